@@ -1,0 +1,120 @@
+"""The contract between a method and the driver: what a block is, what a pass is, how statistics add up.
+
+A method is a frozen dataclass of hyper-parameters.  It sees one block of rows at a time on a worker (`step`) and
+the summed statistics of all blocks on the scheduler (`solve`); it never sees where the rows live.
+
+Glossary of the paper letters used in this package: X_v (n, d_v) rows of view v; Z (n, m) anchor graph; A_v (m, d_v)
+anchors; m anchors; k clusters; V views; a_v (n,) presence of view v; s = Z'1.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple, Protocol, get_type_hints
+
+import numpy as np
+
+Array = np.ndarray
+Model = Any
+Stats = Any
+Rows = Array | None
+
+Sum = Annotated[Any, "sum"]
+Min = Annotated[Any, "min"]
+Max = Annotated[Any, "max"]
+Gather = Annotated[Any, "gather"]  # rows put end to end in block order; for samples of a fixed size only
+
+
+class Block(NamedTuple):
+    """One row range of one batch: what a step sees.
+
+    `views` are the scaled rows, one (rows, d_v) array a view; `present` is (rows, V) bool; `positions` (rows,) are the
+    rows' numbers over all batches; `carried` (rows, width) is what the last sweep returned for these rows, zeros at
+    first; `others` opens the blocks of the same batch one after the other, for methods that compare rows with rows.
+    """
+
+    views: tuple[Array, ...]
+    present: Array
+    positions: Array
+    carried: Array
+    others: Callable[[], Any] | None = None
+
+
+class Pass(NamedTuple):
+    """One reading of the data: `step` a block on a worker, `solve` once on the scheduler.
+
+    `views` is False for a pass that needs only the carried rows.
+    """
+
+    step: Callable[[Model, Block], tuple[Stats, Rows]]
+    solve: Callable[[Model, Stats], Model]
+    views: bool = True
+
+
+class Sample(NamedTuple):
+    """A seeded sample of rows of all batches: scaled views (s, d_v), presence (s, V), positions (s,)."""
+
+    views: tuple[Array, ...]
+    present: Array
+    positions: Array
+
+
+class Method(Protocol):
+    """A clustering method: hyper-parameters as fields, mathematics as methods, no state."""
+
+    width: int
+    prepare: tuple[Pass, ...]
+    sweep: tuple[Pass, ...]
+
+    def init(self, sample: Sample, rng: np.random.Generator, prior: Model | None = None) -> Model:
+        """Return the model that the first sweep starts from."""
+
+    def embed(self, model: Model, stats: Stats, block: Block) -> Array:
+        """Return the rows (rows, ·) that go to k-means, for the point that `stats` describe."""
+
+
+@functools.cache
+def _operations(kind: type) -> tuple[tuple[str, str], ...]:
+    hints = get_type_hints(kind, include_extras=True)
+    return tuple((name, hints[name].__metadata__[0]) for name in kind._fields)  # type: ignore[attr-defined]
+
+
+_COMBINE: dict[str, Callable[[Array, Array], Array]] = {
+    "sum": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "gather": lambda a, b: np.concatenate([a, b]),
+}
+
+
+def combine(a: Stats, b: Stats) -> Stats:
+    """Return the statistics of the rows of `a` followed by the rows of `b`, leaf by leaf as their type declares.
+
+    A leaf is an array or a tuple of arrays (one a view).  Sums are float64 or integers: a step that hands over
+    float32 sums is refused, since they would saturate.
+    """
+    out = []
+    for name, operation in _operations(type(a)):
+        x, y = getattr(a, name), getattr(b, name)
+        merge = _COMBINE[operation]
+        if operation == "sum":
+            _refuse_narrow(name, x)
+        out.append(tuple(map(merge, x, y)) if isinstance(x, tuple) else merge(x, y))
+    return type(a)(*out)
+
+
+def _refuse_narrow(name: str, leaf: Any) -> None:
+    for value in leaf if isinstance(leaf, tuple) else (leaf,):
+        if np.result_type(value) in (np.float32, np.float16):
+            raise TypeError(f"sum leaf {name!r} is {np.result_type(value)}; sums over blocks are kept in float64")
+
+
+def settled(previous: float, current: float, tol: float) -> bool:
+    """Return whether the relative change of the objective is at most `tol`: the one stopping rule of all methods."""
+    return bool(np.isfinite(previous)) and abs(previous - current) <= tol * abs(previous)
+
+
+def f64(x: Any) -> Array:
+    """Return `x` as float64: what every block sum is handed over as."""
+    return np.asarray(x, dtype=np.float64)

@@ -1,0 +1,111 @@
+"""Import sources: open_source gives a view and open_column ids or labels, from PATH or PATH:KEY.
+
+| format | view | KEY |
+|---|---|---|
+| .npy | the array | none |
+| .npz | an array; CSR parts KEY_data, KEY_indices, KEY_indptr, KEY_shape; a scipy.sparse file | the array |
+| .csv, .tsv | all columns | for ids and labels: the column |
+| Zarr folder | an array | the array's path in the store |
+"""
+
+import os
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+
+from aweigh.io.errors import DataError, UsageError
+from aweigh.io.sources import csv, npy, npz, zarr_array
+from aweigh.io.sources.base import Source
+from aweigh.io.sources.failures import no_file
+
+__all__ = ["Source", "open_column", "open_source", "split_spec"]
+
+
+class Format(NamedTuple):
+    """How a format opens a view and a column, both from a path and a key."""
+
+    view: Callable[[str, str | None], Source]
+    column: Callable[[str, str | None], np.ndarray]
+
+
+ZARR = Format(zarr_array.open_view, zarr_array.open_column)
+FORMATS = {
+    ".npy": Format(npy.open_view, npy.open_column),
+    ".npz": Format(npz.open_view, npz.open_column),
+    ".csv": Format(csv.open_view, csv.open_column),
+    ".tsv": Format(csv.open_view, csv.open_column),
+    ".zarr": ZARR,
+}
+
+
+def open_source(spec: str) -> Source:
+    """The view that PATH or PATH:KEY means."""
+    path, key = split_spec(spec)
+    return format_of(path).view(path, key)
+
+
+def open_column(spec: str) -> np.ndarray:
+    """The ids or labels that PATH or PATH:KEY means: one dimension of int64, float64, bool or str."""
+    path, key = split_spec(spec)
+    return format_of(path).column(path, key)
+
+
+def split_spec(spec: str) -> tuple[str, str | None]:
+    r"""The path and the key of PATH or PATH:KEY.
+
+    A path that exists wins, the longest first. Where none does, the path ends at the first known suffix, else
+    at the last colon. The colons of C:\ and of s3://host:9000 belong to the path.
+    """
+    spec = local_path(spec)
+    if os.path.exists(spec):
+        return spec, None
+    cuts = [(spec[:at], spec[at + 1 :]) for at in colons(spec)]
+    there = [cut for cut in reversed(cuts) if os.path.exists(cut[0])]
+    named = [cut for cut in cuts if suffix_of(cut[0]) in FORMATS]
+    if there or named:
+        return (there or named)[0]
+    if not cuts or suffix_of(spec) in FORMATS:
+        return spec, None
+    return cuts[-1]
+
+
+def local_path(spec: str) -> str:
+    """The spec with file:// or a leading ~ resolved; shells leave the ~ of --view NAME=~/x.npy alone."""
+    if spec.startswith("file://"):
+        return unquote(urlsplit(spec, allow_fragments=False).path)
+    return os.path.expanduser(spec) if spec.startswith("~") and not os.path.exists(spec) else spec
+
+
+def colons(spec: str) -> list[int]:
+    """Where the colon before a key may stand."""
+    fixed = re.match(r"[A-Za-z][A-Za-z0-9+.-]+://[^/]*|[A-Za-z]:(?=[\\/])", spec)
+    return [at for at, c in enumerate(spec) if c == ":" and at >= (fixed.end() if fixed else 0)]
+
+
+def suffix_of(path: str) -> str:
+    """The suffix of a path in small letters, with its dot."""
+    return os.path.splitext(path.rstrip("/"))[1].lower()
+
+
+def format_of(path: str) -> Format:
+    """The format of a path: Zarr for a folder and for what lies below a .zarr, else what its suffix says."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path):
+        raise UsageError(  # the URL is not repeated, since it may hold credentials
+            f"a source is a path or a file:// URL in this version, but {path.partition(':')[0]}:// was given",
+            "Mount the bucket or copy the data to a disk, and give its path.",
+        )
+    if os.path.isdir(path):
+        return ZARR
+    if suffix_of(path) in FORMATS:
+        return FORMATS[suffix_of(path)]
+    if ".zarr/" in path.lower():
+        return ZARR
+    if not os.path.exists(path):
+        raise no_file(path)
+    raise DataError(
+        f"{path} has the suffix {suffix_of(path)!r}, but a source is one of {', '.join(FORMATS)}",
+        "Convert it, for example with numpy.save or to .csv, and unpack compressed files first.",
+    )

@@ -1,0 +1,466 @@
+"""The command line: results on stdout (one JSON object with --json), everything for people on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import click
+
+from aweigh.io.errors import AweighError, UsageError
+
+SCALES = ("auto", "none", "unit", "zscore", "zunit", "minmax", "tfidf")
+
+
+class Commands(click.Group):
+    """A group whose failures are sentences with an exit code, never tracebacks (unless --debug)."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; turn every failure into its message and code."""
+        words = [*ctx._protected_args, *ctx.args]
+        as_json, debug = "--json" in words, "--debug" in words
+        try:
+            return super().invoke(ctx)
+        except (click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except click.UsageError as error:
+            if not as_json:
+                raise
+            _fail(ctx, UsageError(error.format_message()), as_json)
+        except KeyboardInterrupt:
+            _fail(ctx, _Interrupted("interrupted", "what was complete is kept; a fit goes on with --resume"), as_json)
+        except Exception as error:
+            if debug:
+                traceback.print_exc()
+            _fail(ctx, error, as_json)
+
+
+class _Interrupted(AweighError):
+    code, exit_code = "interrupted", 130
+
+
+def _fail(ctx: click.Context, error: Exception, as_json: bool) -> None:
+    known = error if isinstance(error, AweighError) else _unexpected(error)
+    if as_json:
+        told = {"code": known.code, "message": known.message, "hint": known.hint}
+        click.echo(json.dumps({"error": told}))
+    click.echo(f"error: {known.message}", err=True)
+    if known.hint:
+        click.echo(f"  what to do: {known.hint}", err=True)
+    ctx.exit(known.exit_code)
+
+
+def _unexpected(error: Exception) -> AweighError:
+    found = AweighError(f"unexpected {type(error).__name__}: {error}", "run again with --debug and report what it shows")
+    found.code = "unexpected"
+    return found
+
+
+def shared(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that every command has."""
+    function = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")(function)
+    return click.option("--debug", is_flag=True, help="Show the traceback of a failure.")(function)
+
+
+def computing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say where to compute, and hand over a `runner` context."""
+    from_options = [
+        click.option("--scheduler", metavar="ADDRESS", help="Join a Dask cluster that runs already."),
+        click.option("--workers", type=click.IntRange(1), help="Worker processes of the embedded cluster."),
+        click.option("--memory", metavar="SIZE", help="Memory limit of each worker, such as 2GiB."),
+    ]
+
+    @functools.wraps(function)
+    def wrapped(
+        *args: Any, scheduler: str | None, workers: int | None, memory: str | None, **options: Any
+    ) -> Any:
+        if scheduler and (workers or memory):
+            raise UsageError(
+                "--scheduler joins a cluster whose workers run already, so --workers and --memory mean nothing",
+                "leave out one or the other",
+            )
+        return function(*args, **options, runner=functools.partial(_runner, scheduler, workers, memory))
+
+    for option in from_options:
+        wrapped = option(wrapped)
+    return wrapped
+
+
+@contextlib.contextmanager
+def _runner(scheduler: str | None, workers: int | None, memory: str | None, emit: Any) -> Iterator[Any]:
+    from aweigh.pipeline import cluster
+    from aweigh.pipeline.run import embedded_runner
+
+    if scheduler is None:
+        with embedded_runner(workers, memory, emit) as runner:
+            yield runner
+    else:
+        with cluster.joined(scheduler) as client:
+            yield cluster.DaskRunner(client, emit)
+
+
+def fitting(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say what to fit."""
+    for option in reversed(
+        [
+            click.option("-k", "--clusters", type=int, required=True, help="Number of clusters."),
+            click.option("-m", "--method", default="auto", show_default=True, help="Method; see `aweigh methods`."),
+            click.option("--views", metavar="A,B", help="Views to use, all by default."),
+            click.option("--anchors", type=int, help="Number of anchors; the method's default otherwise."),
+            click.option("--scale", type=click.Choice(SCALES), help="Scaling of the views [default: auto]."),
+            click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="A parameter of the method."),
+            click.option("--max-sweeps", type=click.IntRange(1), help="Most sweeps over the data."),
+            click.option("--tol", type=click.FloatRange(0), help="Relative change of the objective to stop at."),
+            click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all chance."),
+        ]
+    ):
+        function = option(function)
+    return function
+
+
+def _request(clusters: int, method: str, views: str | None, anchors: int | None, sets: tuple[str, ...]) -> Any:
+    settings: dict[str, Any] = {} if anchors is None else {"anchors": anchors}
+    for text in sets:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set {text!r} is not NAME=VALUE", "write for example --set lambda=0.1")
+        settings[name] = value
+    chosen = tuple(v for v in views.split(",")) if views else None
+    return {"clusters": clusters, "method": method, "views": chosen, "settings": settings}
+
+
+def say(as_json: bool, value: dict[str, Any], text: str) -> None:
+    """Print a result: the JSON object, or the text for people."""
+    click.echo(json.dumps(value, allow_nan=False) if as_json else text)
+
+
+@click.group(cls=Commands, name="aweigh", context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="aweigh")
+def main() -> None:
+    """Cluster multi-view data that does not fit in memory.
+
+    Data lies in a Zarr archive of immutable batches; Dask runs the passes over it.
+
+    \b
+    Begin with:  aweigh demo
+    """
+
+
+@main.command("import")
+@click.argument("archive")
+@click.option("--view", "views", multiple=True, required=True, metavar="NAME=SOURCE", help="A view; repeat for more.")
+@click.option("--labels", metavar="SOURCE", help="True classes, for scoring only.")
+@click.option("--ids", metavar="SOURCE", help="Sample ids; row numbers otherwise.")
+@click.option("--batch", metavar="NAME", help="Name of the new batch.")
+@shared
+def import_(
+    archive: str, views: tuple[str, ...], labels: str | None, ids: str | None, batch: str | None, as_json: bool, debug: bool
+) -> None:
+    """Add a batch of samples to ARCHIVE, which is made where it is not there.
+
+    SOURCE is PATH or PATH:KEY of an .npy, .npz, .csv or .tsv file or a Zarr array.
+    A row that is all NaN in a view is missing from that view.
+
+    \b
+    Example:  aweigh import a.zarr --view image=img.npy --view text=txt.npz:emb
+    """
+    from aweigh.io.batches import import_batch
+    from aweigh.io.sources import open_column, open_source
+    from aweigh.pipeline.show import Progress
+
+    sources = {}
+    for text in views:
+        name, equals, spec = text.partition("=")
+        if not equals or not spec:
+            raise UsageError(f"--view {text!r} is not NAME=SOURCE", "write for example --view image=images.npy")
+        if name in sources:
+            raise UsageError(f"view {name!r} is given twice", "give every view a name of its own")
+        sources[name] = open_source(spec)
+    with Progress("import") as progress:
+        done = import_batch(
+            archive,
+            sources,
+            name=batch,
+            ids=None if ids is None else open_column(ids),
+            labels=None if labels is None else open_column(labels),
+            progress=progress.update,
+        )
+    missing = {v: n for v, n in done.missing.items() if n}
+    say(
+        as_json,
+        {"archive": os.path.abspath(archive), "batch": done.name, "samples": done.rows, "blocks": done.blocks, "missing": missing},
+        f"batch {done.name}: {done.rows} samples in {done.blocks} blocks"
+        + (f", rows missing: {missing}" if missing else ""),
+    )
+
+
+@main.command()
+@click.argument("archive")
+@shared
+def info(archive: str, as_json: bool, debug: bool) -> None:
+    """Show the views, batches, missing shares and runs of ARCHIVE.
+
+    \b
+    Example:  aweigh info a.zarr --json
+    """
+    from aweigh.io.archive import open_archive
+    from aweigh.io.runs import RunFolder, latest_run, run_names
+
+    opened = open_archive(archive)
+    rows = max(opened.rows, 1)
+    views = {
+        v.name: {
+            "features": v.features,
+            "dtype": v.dtype,
+            "missing": sum(b.missing.get(v.name, 0) for b in opened.batches) / rows,
+        }
+        for v in opened.views.values()
+    }
+    batches = [{"name": b.name, "samples": b.rows, "blocks": b.blocks, "labels": b.has_labels} for b in opened.batches]
+    runs = [{"name": n, "complete": RunFolder(opened, n).complete} for n in run_names(opened)]
+    value = {"samples": opened.rows, "views": views, "batches": batches, "runs": runs, "latest": latest_run(opened)}
+    lines = [f"{opened.rows} samples in {len(batches)} batches"]
+    lines += [f"  view {n}: {v['features']} {v['dtype']}, {v['missing']:.1%} missing" for n, v in views.items()]
+    lines += [f"  batch {b['name']}: {b['samples']} samples, {b['blocks']} blocks" for b in batches]
+    lines += [f"  run {r['name']}: {'complete' if r['complete'] else 'incomplete'}" for r in runs]
+    say(as_json, value, "\n".join(lines))
+
+
+@main.command()
+@click.argument("archive")
+@fitting
+@click.option("--memory", metavar="SIZE", help="Memory limit of a worker to hold the plan against.")
+@shared
+def plan(archive: str, memory: str | None, as_json: bool, debug: bool, **options: Any) -> None:
+    """Show what a fit of ARCHIVE would read, hold and take.
+
+    \b
+    Example:  aweigh plan a.zarr -k 10 --memory 1GiB
+    """
+    from dataclasses import replace
+
+    from aweigh.pipeline import cluster
+    from aweigh.pipeline.plan import fit_plan, lines, refuse
+    from aweigh.pipeline.run import prepared_job
+
+    job = prepared_job(archive, **_fit_options(options))
+    made = fit_plan(job.archive, job.source, job.method)
+    if memory:
+        made = replace(made, worker_limit_bytes=cluster.parse_memory(memory))
+        refuse(made)
+    say(as_json, made.as_dict(), "\n".join(lines(made)))
+
+
+def _fit_options(options: dict[str, Any]) -> dict[str, Any]:
+    request = _request(*(options.pop(name) for name in ("clusters", "method", "views", "anchors", "sets")))
+    return {**request, **options}
+
+
+@main.command()
+@click.argument("archive")
+@fitting
+@click.option("--run", metavar="NAME", help="Name of the new run.")
+@click.option("--resume", is_flag=True, help="Go on with an incomplete run (the newest, or --run).")
+@click.option("--strict", is_flag=True, help="Exit 5 where the fit does not converge.")
+@computing
+@shared
+def fit(
+    archive: str, run: str | None, resume: bool, strict: bool, runner: Any, as_json: bool, debug: bool, **options: Any
+) -> None:
+    """Cluster ARCHIVE into K clusters, on an embedded Dask cluster by default.
+
+    \b
+    Example:  aweigh fit a.zarr -k 10 --workers 4 --memory 2GiB
+    """
+    from aweigh.pipeline import run as runs
+    from aweigh.pipeline.show import Watcher
+
+    with Watcher() as watch:
+        job = runs.prepared_job(archive, **_fit_options(options), run=run, resume=resume, emit=watch)
+        with runner(watch) as where:
+            record = job.run(where)
+    text = (
+        f"run {record['run']}: {record['samples']} samples in {record['clusters']} clusters by {record['method']}, "
+        f"{record['sweeps']} sweeps{'' if record['converged'] else ' (not converged)'}, {record['seconds']:.1f} s, "
+        f"peak {record['peak_worker_bytes'] / 2**20:.0f} MiB a worker"
+    )
+    say(as_json, {k: record[k] for k in REPORTED if k in record}, text)
+    if strict and not record["converged"]:
+        click.get_current_context().exit(5)
+
+
+REPORTED = (
+    "run", "method", "samples", "clusters", "sweeps", "passes", "objective", "converged", "seconds",
+    "peak_worker_bytes", "solved_on", "rounds",
+)  # fmt: skip
+
+
+@main.command()
+@click.argument("archive")
+@click.option("--run", metavar="NAME", help="The run; the latest otherwise.")
+@shared
+def score(archive: str, run: str | None, as_json: bool, debug: bool) -> None:
+    """Show ACC, NMI, purity, ARI, F and RI against the archive's labels.
+
+    \b
+    Example:  aweigh score a.zarr --json
+    """
+    from aweigh.io.archive import open_archive
+    from aweigh.io.runs import complete_run
+    from aweigh.pipeline import results
+
+    opened = open_archive(archive)
+    found = results.score(opened, complete_run(opened, run))
+    say(as_json, found, _table(found))
+
+
+def _table(scores: dict[str, float]) -> str:
+    names = {"acc": "ACC", "nmi": "NMI", "purity": "purity", "ari": "ARI", "f": "F", "ri": "RI"}
+    head = "".join(f"{names[n]:>8}" for n in scores)
+    return f"{head}\n" + "".join(f"{v:8.3f}" for v in scores.values())
+
+
+@main.command()
+@click.argument("archive")
+@click.option("--run", metavar="NAME", help="The run; the latest otherwise.")
+@click.option("--to", "target", required=True, metavar="FILE", help="Where to write: a .csv file.")
+@shared
+def export(archive: str, run: str | None, target: str, as_json: bool, debug: bool) -> None:
+    """Write sample ids, labels and confidences of a run to FILE.
+
+    \b
+    Example:  aweigh export a.zarr --to clusters.csv
+    """
+    from aweigh.io.archive import open_archive
+    from aweigh.io.location import storage_errors
+    from aweigh.io.runs import complete_run
+    from aweigh.pipeline import results
+
+    if Path(target).suffix.lower() != ".csv":
+        raise UsageError(f"--to {target!r}: only .csv is written in this version", "give a name that ends in .csv")
+    opened = open_archive(archive)
+    folder = complete_run(opened, run)
+    with storage_errors(f"writing {target}"):
+        at = Path(target).resolve()
+        handle, partial = tempfile.mkstemp(dir=at.parent, prefix=f".{at.name}.", suffix=".partial", text=True)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="") as out:
+                rows = results.export_csv(opened, folder, out)
+            os.chmod(partial, 0o644)
+            os.replace(partial, at)
+        except BaseException:
+            os.unlink(partial)
+            raise
+    say(as_json, {"run": folder.name, "rows": rows, "file": str(at)}, f"{rows} rows written to {target}")
+
+
+@main.command()
+@click.argument("archive")
+@click.option("--repair", is_flag=True, help="Sweep away what interrupted imports left.")
+@shared
+def verify(archive: str, repair: bool, as_json: bool, debug: bool) -> None:
+    """Read every chunk of ARCHIVE and name those that are missing, torn or foreign.
+
+    \b
+    Example:  aweigh verify a.zarr --repair
+    """
+    from aweigh.io.errors import StorageError
+    from aweigh.io.verify import verify as check
+    from aweigh.pipeline.show import Progress
+
+    with Progress("verify") as progress:
+        report = check(archive, repair=repair, progress=progress.update)
+    problems = [p._asdict() if hasattr(p, "_asdict") else vars(p) for p in report.problems]
+    told = "\n".join(str(p) for p in report.problems)
+    harmful = [p for p in report.problems if p.kind not in ("uncommitted", "partial")]
+    value = {"chunks": report.chunks, "bytes": report.bytes, "problems": problems}
+    if harmful:
+        if not as_json:
+            click.echo(told)
+        raise StorageError(f"{len(harmful)} damaged chunks in {archive}: {harmful[0]}", "restore them from a copy")
+    say(as_json, value, f"{report.chunks} chunks, {report.bytes} bytes read: sound" + (f"\n{told}" if told else ""))
+
+
+@main.command()
+@shared
+def methods(as_json: bool, debug: bool) -> None:
+    """Show the methods: paper, passes a sweep, per-row state, parameters and defaults.
+
+    \b
+    Example:  aweigh methods
+    """
+    from aweigh import algorithms
+
+    value, lines = {}, []
+    for name, kind in algorithms.METHODS.items():
+        method = kind(2)
+        entry = {
+            "paper": kind.paper,
+            "missing_rows": kind.missing,
+            "passes_per_sweep": len(method.sweep),
+            "state_columns_per_row": method.width,
+            "parameters": algorithms.parameters(name),
+        }
+        value[name] = entry
+        shown = ", ".join(f"{p}={v}" for p, v in entry["parameters"].items())
+        lines += [
+            f"{name}",
+            f"  {entry['paper']}",
+            f"  {entry['passes_per_sweep']} data pass a sweep, {entry['state_columns_per_row']} columns of per-row state, "
+            f"{'rows may be missing from views' if kind.missing else 'every sample in every view'}",
+            f"  {shown}",
+        ]
+    say(as_json, value, "\n".join(lines))
+
+
+@main.command()
+@click.argument("folder", default="aweigh-demo", metavar="[DIR]")
+@computing
+@shared
+def demo(folder: str, runner: Any, as_json: bool, debug: bool) -> None:
+    """Import, cluster and score the bundled sample: 2000 handwritten digits, six views.
+
+    \b
+    Example:  aweigh demo /tmp/demo
+    """
+    from aweigh.io.archive import open_archive
+    from aweigh.io.batches import import_batch
+    from aweigh.io.runs import complete_run
+    from aweigh.io.sources import open_column, open_source
+    from aweigh.pipeline import results
+    from aweigh.pipeline.run import prepared_job
+    from aweigh.pipeline.show import Watcher
+
+    archive = str(Path(folder).resolve() / "mfeat.zarr")
+    if not Path(archive).exists():
+        with resources.as_file(resources.files("aweigh.io") / "sample" / "mfeat.npz") as sample:
+            names = ("fac", "fou", "kar", "mor", "pix", "zer")
+            views = {name: open_source(f"{sample}:view{i}") for i, name in enumerate(names)}
+            import_batch(archive, views, name="digits", labels=open_column(f"{sample}:labels"))
+        click.echo(f"imported 2000 samples in six views into {archive}", err=True)
+    with Watcher() as watch:
+        job = prepared_job(archive, 10, emit=watch)
+        with runner(watch) as where:
+            record = job.run(where)
+    opened = open_archive(archive)
+    found = results.score(opened, complete_run(opened, record["run"]))
+    where_run = os.path.join(archive, "runs", record["run"])
+    say(
+        as_json,
+        {"archive": archive, "run": record["run"], "folder": where_run, **found},
+        f"{_table(found)}\n\n2000 digits in 10 clusters by {record['method']}; no label was used but for these scores"
+        f"\nthe run lies in {where_run}",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

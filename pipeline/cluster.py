@@ -1,0 +1,260 @@
+"""Dask: the embedded cluster, joining one that runs, and the runner whose sums stay on the workers.
+
+Rows never leave the workers.  A pass broadcasts the work once, sums in a fixed tree, and solves in the scheduler's
+process, off its event loop; the client sees the model and the small sums.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import dask
+import distributed
+from distributed import Client, KilledWorker, LocalCluster
+from distributed.client import FutureCancelledError
+
+from aweigh.algorithms.contract import Model, Stats
+from aweigh.io.errors import AweighError, UsageError
+from aweigh.pipeline import plan, task
+from aweigh.pipeline.driver import Solve
+from aweigh.pipeline.events import Emit, Note, silent
+from aweigh.pipeline.task import FAN_IN, Tally, Work
+
+MALLOC = str(64 << 20)
+WORKER_ENVIRONMENT = {
+    "MALLOC_TRIM_THRESHOLD_": MALLOC,
+    "MALLOC_MMAP_THRESHOLD_": MALLOC,
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",
+}
+SETTINGS = {
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.terminate": 0.95,
+    "distributed.scheduler.allowed-failures": 10,
+    "distributed.scheduler.worker-ttl": "30s",
+    "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
+}
+DEADLINE = 300.0
+ATTEMPTS = 3
+
+
+class ClusterError(AweighError):
+    """Workers or the scheduler were lost, or did nothing for too long."""
+
+    code = "cluster"
+    exit_code = 4
+
+
+@contextlib.contextmanager
+def embedded(workers: int, memory: int | str, *, processes: bool = True, threads: int = 1) -> Iterator[Client]:
+    """Yield a client of a LocalCluster on loopback whose scheduler lives in this process."""
+    # A Nanny leaks the first value it sets into this process's environment, which later beats its own setting.
+    before = {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}
+    with dask.config.set(SETTINGS):
+        if processes:
+            os.environ.update({name: v for name, v in WORKER_ENVIRONMENT.items() if name.startswith("MALLOC")})
+        try:
+            with (
+                LocalCluster(
+                    n_workers=workers,
+                    threads_per_worker=threads,
+                    processes=processes,
+                    memory_limit=memory,
+                    host="127.0.0.1",
+                    dashboard_address=None,
+                    silence_logs=50,
+                ) as cluster,
+                Client(cluster, set_as_default=False) as client,
+            ):
+                yield client
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
+
+
+@contextlib.contextmanager
+def joined(address: str) -> Iterator[Client]:
+    """Yield a client of a cluster that runs already."""
+    try:
+        client = Client(address, timeout=20, set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise ClusterError(
+            f"no Dask scheduler answers at {address} ({type(error).__name__})",
+            "start one with `dask scheduler`, or leave out --scheduler for an embedded cluster",
+        ) from error
+    with client:
+        yield client
+
+
+def default_workers() -> int:
+    """Return one worker a processor that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def parse_memory(text: str) -> int:
+    """Return a size such as 1GiB in bytes; raise UsageError where it is none."""
+    try:
+        size = int(dask.utils.parse_bytes(text))
+    except ValueError as error:
+        raise UsageError(f"--memory {text!r} is no size", "give one such as 2GiB or 800MB") from error
+    if size < 64 << 20:
+        raise UsageError(f"--memory {text!r} is under 64 MiB", "a worker needs about 300 MiB before it reads anything")
+    return size
+
+
+@dataclass
+class DaskRunner:
+    """Passes on the workers of a client's cluster, solves in its scheduler's process."""
+
+    client: Client
+    emit: Emit = silent
+    deadline: float = DEADLINE
+    solved_on: str = ""
+
+    def run(self, work: Work, solve: Solve, progress: Callable[[int, int], None]) -> tuple[Model, Stats, Tally]:
+        """Return the solved model, the summed statistics and what the pass cost.
+
+        Lost workers cost their tasks in flight and their partial sums; a pass whose sums were lost with all their
+        workers is run again.  Raises ClusterError where nothing moves for `deadline` seconds.
+        """
+        for attempt in range(ATTEMPTS):
+            try:
+                return self._once(work, solve, progress)
+            except (KilledWorker, FutureCancelledError, _Lost) as error:
+                if attempt + 1 == ATTEMPTS:
+                    raise ClusterError(f"a pass was lost {ATTEMPTS} times: {error}", self._state()) from error
+                self.emit(Note(f"a pass was lost ({type(error).__name__}) and is run again", warning=True))
+        raise AssertionError
+
+    def _once(self, work: Work, solve: Solve, progress: Callable[[int, int], None]) -> tuple[Model, Stats, Tally]:
+        client = self.client
+        todo = task.groups(len(work.source.refs), work.source.most_tasks)
+        shared = client.submit(_identity, work, pure=False, retries=2)
+        leaves = client.map(_fold, [shared] * len(todo), todo, pure=False, retries=2)
+        level = leaves
+        while len(level) > 1:
+            level = [
+                client.submit(task.merge, *level[i : i + FAN_IN], pure=False, retries=2)
+                for i in range(0, len(level), FAN_IN)
+            ]
+        self._wait(leaves, level[0], progress)
+        answer = self._on_scheduler(_solve_there, key=level[0].key, solve=solve, model=work.model)
+        if answer is None:
+            raise _Lost("the summed statistics")
+        model, stats, tally, self.solved_on = answer
+        return model, stats, tally
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return function(*args), computed in the scheduler's process, off its event loop."""
+        value, self.solved_on = self._on_scheduler(_call_there, what=function, given=args)
+        return value
+
+    def workers(self) -> dict[str, dict[str, Any]]:
+        """Return what each worker is and the most memory that it has held, by address."""
+        return dict(self.client.run(_describe_process))
+
+    def floors(self) -> dict[str, int]:
+        """Return each worker's resident bytes after its imports, kernels compiled, by address."""
+        return dict(self.client.run(plan.resident_after_imports))
+
+    def limit(self) -> int | None:
+        """Return the smallest memory limit of the workers, None where they have none."""
+        workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
+        limits = [w["memory_limit"] // max(1, w["nthreads"]) for w in workers if w.get("memory_limit")]
+        return min(limits, default=None)
+
+    def _wait(self, leaves: list[Any], root: Any, progress: Callable[[int, int], None]) -> None:
+        ended = threading.Event()
+        root.add_done_callback(lambda future: ended.set())
+        done, moved = -1, time.monotonic()
+        while True:
+            finished = ended.wait(0.25)
+            now = sum(f.status == "finished" for f in leaves)
+            if now != done:
+                done, moved = now, time.monotonic()
+                progress(done, len(leaves))
+            if root.status in ("error", "cancelled", "lost"):
+                if root.status != "error":
+                    raise _Lost(f"the sums of a pass ({root.status})")
+                root.result()
+            if finished and root.status == "finished":
+                progress(len(leaves), len(leaves))
+                return
+            if time.monotonic() - moved > self.deadline:
+                raise ClusterError(f"no task finished in {self.deadline:.0f} s", self._state())
+            if self.client.status not in ("running", "connecting"):
+                raise ClusterError(f"the scheduler is gone (client {self.client.status})", "start it, then --resume")
+
+    def _on_scheduler(self, function: Callable[..., Any], **kwargs: Any) -> Any:
+        try:
+            return self.client.run_on_scheduler(function, **kwargs)
+        except (OSError, TimeoutError) as error:
+            raise ClusterError(f"the scheduler is gone ({error})", "start it again, then --resume") from error
+
+    def _state(self) -> str:
+        try:
+            info = self.client.scheduler_info(n_workers=-1)["workers"]
+        except Exception:
+            return "the scheduler does not answer; start it again, then --resume"
+        lines = [f"{a}: {w.get('status')}, {w.get('metrics', {}).get('memory', 0) >> 20} MiB" for a, w in info.items()]
+        return f"workers: {'; '.join(lines) or 'none'}; mend the cluster, then --resume"
+
+
+class _Lost(Exception):
+    pass
+
+
+def _identity(work: Work) -> Work:
+    return work
+
+
+def _fold(work: Work, blocks: range) -> tuple[Stats, Tally]:
+    return task.fold(work, blocks)
+
+
+def _here() -> str:
+    return f"scheduler (pid {os.getpid()} on {socket.gethostname()})"
+
+
+async def _solve_there(dask_scheduler: Any, key: str, solve: Solve, model: Model) -> Any:
+    """Run in the scheduler's process: fetch the summed statistics from their worker and solve in a thread."""
+    answer = await dask_scheduler.gather([key])
+    if answer["status"] != "OK":
+        return None
+    value = answer["data"][key]
+    if hasattr(value, "frames"):
+        value = distributed.protocol.deserialize(value.header, value.frames)
+    stats, tally = value
+    return await asyncio.to_thread(_quietly, solve, model, stats), stats, tally, _here()
+
+
+async def _call_there(dask_scheduler: Any, what: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+    return await asyncio.to_thread(_quietly, what, *given), _here()
+
+
+def _quietly(function: Callable[..., Any], *args: Any) -> Any:
+    task.one_blas_thread()
+    return function(*args)
+
+
+def _describe_process() -> dict[str, Any]:
+    return {
+        "pid": os.getpid(),
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "malloc": {name: os.environ.get(name) for name in WORKER_ENVIRONMENT if name.startswith("MALLOC")},
+    }

@@ -1,0 +1,137 @@
+"""What a fit would read, hold and take, from the archive's shape alone: arithmetic, and a refusal with numbers.
+
+The projection of a worker's peak is its measured floor (imports and compiled kernels) plus what one task holds at
+once: one block of all views decoded, the stored bytes of its largest view beside them, the rows of width m or k that
+a step makes, the model with its sums, and the gathered sample.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from aweigh.algorithms import kmeans, sampling
+from aweigh.io.archive import Archive
+from aweigh.io.errors import DataError
+from aweigh.pipeline import task
+
+MIB = 1 << 20
+ALLOCATOR = 64 * MIB  # what malloc may keep: the trim threshold that workers are given
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The shape of a fit; sizes in bytes."""
+
+    samples: int
+    views: int
+    blocks: int
+    block_bytes: int
+    tasks: int
+    pass_bytes: int
+    passes: int
+    state_bytes: int
+    result_bytes: int
+    worker_floor_bytes: int
+    worker_peak_bytes: int
+    driver_peak_bytes: int
+    worker_limit_bytes: int | None
+    workers: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the plan JSON-ready."""
+        return asdict(self)
+
+
+def fit_plan(archive: Archive, source: task.ArchiveSource, method: Any, runner: Any = None) -> Plan:
+    """Return the plan of a fit; the floor is measured on the runner's workers, or in a process like one."""
+    views = [archive.views[name] for name in source.views]
+    row_bytes = sum(view.row_bytes for view in views)
+    rows = source.rows
+    block_rows = max(batch.block_rows for batch in source.batches)
+    block_rows = min(block_rows, max(batch.rows for batch in source.batches))
+    block_bytes = block_rows * row_bytes
+    m, features = getattr(method, "m", method.clusters), sum(view.features for view in views)
+    sample = sampling.sample_size(rows, row_bytes) * row_bytes
+    floors = runner.floors() if hasattr(runner, "floors") else {}
+    floor = max(floors.values(), default=0) or measured_floor()
+    largest = max(block_rows * view.row_bytes for view in views)
+    model = (m * features + m * m) * 8
+    step = block_bytes + largest + block_rows * 8 * (4 * m + 4 * method.width + 4 * method.embedding)
+    step += block_rows * 8 * 2 * kmeans.KMeans(method.clusters).starts
+    worker = floor + step + 6 * model + 2 * sample + ALLOCATOR
+    return Plan(
+        samples=rows,
+        views=len(views),
+        blocks=len(source.refs),
+        block_bytes=block_bytes,
+        tasks=len(task.groups(len(source.refs))),
+        pass_bytes=rows * row_bytes,
+        passes=2 + method.max_sweeps * len(method.sweep),
+        state_bytes=2 * rows * method.width * 8,
+        result_bytes=rows * (method.embedding * 8 + 8),
+        worker_floor_bytes=floor,
+        worker_peak_bytes=worker,
+        driver_peak_bytes=floor + 8 * sample + 16 * model + ALLOCATOR + 64 * MIB,
+        worker_limit_bytes=runner.limit() if hasattr(runner, "limit") else None,
+        workers=len(floors) or 1,
+    )
+
+
+def refuse(plan: Plan) -> None:
+    """Raise DataError, with the numbers, where a worker would not hold what one task needs."""
+    limit = plan.worker_limit_bytes
+    if limit and plan.worker_peak_bytes > limit:
+        raise DataError(
+            f"a worker would hold up to {plan.worker_peak_bytes / MIB:.0f} MiB "
+            f"(its floor of {plan.worker_floor_bytes / MIB:.0f} MiB and blocks of {plan.block_bytes / MIB:.1f} MiB), "
+            f"and its limit is {limit / MIB:.0f} MiB",
+            f"give --memory {-(-plan.worker_peak_bytes // MIB) + 1}MiB or more, fewer anchors, or fewer --views",
+        )
+
+
+def lines(plan: Plan) -> list[str]:
+    """Return the plan as lines for people."""
+    limit = f"of {plan.worker_limit_bytes / MIB:.0f} MiB" if plan.worker_limit_bytes else "without a limit given"
+    return [
+        f"{plan.samples} samples, {plan.views} views: {plan.blocks} blocks of {plan.block_bytes / MIB:.1f} MiB",
+        f"a pass reads {plan.pass_bytes / MIB:.1f} MiB in {plan.tasks} tasks; at most {plan.passes} passes",
+        f"per-row state {plan.state_bytes / MIB:.1f} MiB, results {plan.result_bytes / MIB:.1f} MiB",
+        f"a worker's peak {plan.worker_peak_bytes / MIB:.0f} MiB "
+        f"(floor {plan.worker_floor_bytes / MIB:.0f} MiB) {limit}",
+        f"the driver's and scheduler's peak {plan.driver_peak_bytes / MIB:.0f} MiB",
+    ]
+
+
+def default_memory(workers: int) -> int:
+    """Return the memory of one embedded worker: its share of nine tenths of what the machine has."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return int(0.9 * total / workers)
+
+
+def resident_after_imports() -> int:
+    """Return this process's resident bytes once a worker's imports are done and its kernels compiled."""
+    import numpy as np
+
+    from aweigh.algorithms import METHODS, scaling, simplex  # noqa: F401
+
+    simplex.warm_up()
+    for dtype in (np.float32, np.float64):
+        X = np.ones((4, 2), dtype)
+        scaling.survey_view(X, np.ones(4, bool), np.zeros(2))
+        kmeans.nearest_two(X, np.zeros((2, 2)))
+        kmeans.means(X, np.zeros(4, np.int32), 2)
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+_FLOOR = "import distributed.nanny, aweigh.pipeline.cluster, aweigh.pipeline.plan as p; print(p.resident_after_imports())"
+
+
+def measured_floor() -> int:
+    """Return the resident bytes of a fresh process with a worker's imports."""
+    out = subprocess.run([sys.executable, "-c", _FLOOR], capture_output=True, text=True, check=True)
+    return int(out.stdout.split()[-1])

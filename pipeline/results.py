@@ -1,0 +1,91 @@
+"""What is read of a finished run: its labels beside ids and classes, a block at a time."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TextIO
+
+import numpy as np
+
+from aweigh.algorithms import scores
+from aweigh.algorithms.contract import Array
+from aweigh.io.archive import Archive, Batch, BatchReader
+from aweigh.io.errors import DataError
+from aweigh.io.rows import ZarrRows
+from aweigh.io.runs import CONFIG, RunFolder
+
+
+class Labelled(NamedTuple):
+    """Rows of one block: ids, labels (int32), confidence (float32), classes (None where the batch has none)."""
+
+    ids: Array
+    labels: Array
+    confidence: Array
+    classes: Array | None
+
+
+def batches_of(archive: Archive, run: RunFolder) -> tuple[Batch, ...]:
+    """Return the batches that a run has labelled."""
+    return tuple(archive.batch(entry["name"]) for entry in run.read_json(CONFIG)["batches"])
+
+
+def labelled(archive: Archive, run: RunFolder, batches: tuple[Batch, ...]) -> Iterator[Labelled]:
+    """Yield the rows of a run, a block at a time, in order."""
+    rows = ZarrRows(archive.path, run.folder)
+    for batch in batches:
+        reader = BatchReader(archive.path, batch)
+        for block in range(batch.blocks):
+            first, last = batch.block_range(block)
+            yield Labelled(
+                reader.ids(first, last),
+                rows.read("labels", batch, block),
+                rows.read("confidence", batch, block),
+                reader.labels(first, last) if batch.has_labels else None,
+            )
+
+
+def score(archive: Archive, run: RunFolder) -> dict[str, float]:
+    """Return the scores of a run over all rows whose batch has labels; DataError where none has."""
+    batches = tuple(batch for batch in batches_of(archive, run) if batch.has_labels)
+    if not batches:
+        raise DataError(
+            f"no batch of {archive.path} has labels to score against", "give --labels when importing a batch"
+        )
+    names: dict[Any, int] = {}
+    counts: dict[tuple[int, int], int] = {}
+    for block in labelled(archive, run, batches):
+        assert block.classes is not None
+        found, inverse = np.unique(block.classes, return_inverse=True)
+        codes = np.array([names.setdefault(str(name), len(names)) for name in found])[inverse]
+        pairs, times = np.unique(np.column_stack([block.labels, codes]), axis=0, return_counts=True)
+        for (label, code), n in zip(pairs.tolist(), times.tolist(), strict=True):
+            counts[label, code] = counts.get((label, code), 0) + n
+    table = np.zeros((max(label for label, _ in counts) + 1, len(names)), np.int64)
+    for at, n in counts.items():
+        table[at] = n
+    return scores.scores(table)
+
+
+def export_csv(archive: Archive, run: RunFolder, out: TextIO) -> int:
+    """Write id, batch-ordered label and confidence of every row as CSV; return the number of rows.
+
+    Cells that a spreadsheet would run as a formula are quoted with an apostrophe.
+    """
+    writer, written = csv.writer(out, lineterminator="\n"), 0
+    writer.writerow(["id", "label", "confidence"])
+    for block in labelled(archive, run, batches_of(archive, run)):
+        ids = [_harmless(str(i)) for i in block.ids]
+        writer.writerows(zip(ids, block.labels.tolist(), (f"{c:.6g}" for c in block.confidence), strict=True))
+        written += len(ids)
+    return written
+
+
+def _harmless(text: str) -> str:
+    """Return a cell that no spreadsheet runs: ids such as -5 stay numbers."""
+    if text[:1] in "=+-@\t\r" and text:
+        try:
+            float(text)
+        except ValueError:
+            return "'" + text
+    return text

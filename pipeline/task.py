@@ -1,0 +1,241 @@
+"""What one Dask task does: load blocks, step the method over them, fold the statistics in order.
+
+A task opens what it reads by itself; neither rows nor open files travel through the scheduler.
+"""
+
+from __future__ import annotations
+
+import resource
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import threadpoolctl
+
+from aweigh.algorithms import scaling
+from aweigh.algorithms.contract import Array, Block, Max, Stats, Sum, combine
+from aweigh.io.archive import Batch, BatchReader
+
+FAN_IN = 8
+TASKS = 20
+ROW_TASK_BYTES = 16 << 20
+
+_blas = threading.Lock()
+_blas_set = False
+
+
+def one_blas_thread() -> None:
+    """Set BLAS to one thread in this process, for good: a context would restore under its neighbours."""
+    global _blas_set
+    with _blas:
+        if not _blas_set:
+            threadpoolctl.threadpool_limits(1, user_api="blas")
+            _blas_set = True
+
+
+class RowArrays(Protocol):
+    """Per-row arrays of a run by name, batch and block: in Zarr for a cluster, in memory for an estimator."""
+
+    def read(self, name: str, batch: Batch, block: int) -> Array: ...
+
+    def write(self, name: str, batch: Batch, block: int, rows: Array) -> None: ...
+
+
+class Source(Protocol):
+    """Numbered blocks of rows, in a fixed order."""
+
+    @property
+    def refs(self) -> Sequence[tuple[Batch, int]]: ...
+
+    @property
+    def most_tasks(self) -> int: ...
+
+    def load(self, batch: Batch, block: int) -> tuple[tuple[Array, ...], Array, int]: ...
+
+
+class Batches:
+    """Numbering of the blocks of some batches."""
+
+    batches: tuple[Batch, ...]
+    most_tasks = 1 << 30
+
+    @property
+    def refs(self) -> Sequence[tuple[Batch, int]]:
+        """The blocks in order, as (batch, number within it)."""
+        return [(batch, i) for batch in self.batches for i in range(batch.blocks)]
+
+    @property
+    def rows(self) -> int:
+        """Rows of all batches."""
+        return sum(batch.rows for batch in self.batches)
+
+
+@dataclass(frozen=True)
+class ArchiveSource(Batches):
+    """Blocks of an archive's views, scaled."""
+
+    path: str
+    batches: tuple[Batch, ...]
+    views: tuple[str, ...]
+    columns: tuple[int, ...]
+    scaling: tuple[scaling.ViewScaling, ...] = ()
+
+    def load(self, batch: Batch, block: int) -> tuple[tuple[Array, ...], Array, int]:
+        """Return the scaled views, the presence (rows, V) and the logical bytes read."""
+        reader = _reader(self.path, batch)
+        present = reader.present(block)[:, list(self.columns)]
+        raw = [reader.view(name, block) for name in self.views]
+        read = sum(X.nbytes for X in raw)
+        if not self.scaling:
+            return tuple(raw), present, read
+        views = tuple(
+            scaling.apply(s, X, present[:, v]) for v, (s, X) in enumerate(zip(self.scaling, raw, strict=True))
+        )
+        return views, present, read
+
+
+@dataclass(frozen=True)
+class MemorySource(Batches):
+    """Blocks of arrays in memory, one batch, scaled; the arrays themselves are never written to."""
+
+    arrays: tuple[Array, ...]
+    mask: Array
+    batches: tuple[Batch, ...]
+    scaling: tuple[scaling.ViewScaling, ...] = ()
+
+    def load(self, batch: Batch, block: int) -> tuple[tuple[Array, ...], Array, int]:
+        """Return copies of the block's rows, scaled."""
+        first, last = (batch.start + i for i in batch.block_range(block))
+        present = self.mask[first:last]
+        raw = [X[first:last].copy() for X in self.arrays]
+        read = sum(X.nbytes for X in raw)
+        if self.scaling:
+            raw = [
+                scaling.apply(s, X, present[:, v]) for v, (s, X) in enumerate(zip(self.scaling, raw, strict=True))
+            ]
+        return tuple(raw), present, read
+
+
+@dataclass(frozen=True)
+class RowsSource(Batches):
+    """Blocks of a per-row array of a run (the embedding), as the one view of a method."""
+
+    rows_store: RowArrays
+    name: str
+    batches: tuple[Batch, ...]
+    row_bytes: int
+
+    @property
+    def most_tasks(self) -> int:  # type: ignore[override]
+        """Tasks of about 16 MiB: an embedding smaller than that is one task."""
+        return max(1, -(-self.rows * self.row_bytes // ROW_TASK_BYTES))
+
+    def load(self, batch: Batch, block: int) -> tuple[tuple[Array, ...], Array, int]:
+        """Return the rows of one block."""
+        X = self.rows_store.read(self.name, batch, block)
+        return (X,), np.ones((len(X), 1), bool), X.nbytes
+
+
+class Work(NamedTuple):
+    """What is broadcast once a pass: the step, its model, where blocks come from and where rows go."""
+
+    source: Any
+    step: Callable[[Any, Block], tuple[Stats, Array | tuple[tuple[str, Array], ...] | None]]
+    model: Any
+    rows: RowArrays | None = None
+    carried: str | None = None
+    width: int = 0
+    write: str | None = None
+    views: bool = True
+
+
+class Tally(NamedTuple):
+    """What a pass cost: logical bytes of views and of per-row arrays, seconds by kind summed over tasks."""
+
+    blocks: Sum
+    rows: Sum
+    view_bytes: Sum
+    row_bytes: Sum
+    rows_written: Sum
+    read_seconds: Sum
+    compute_seconds: Sum
+    write_seconds: Sum
+    peak_bytes: Max
+
+
+def groups(blocks: int, most_tasks: int = 1 << 30) -> list[range]:
+    """Return the consecutive blocks of each task: a function of the number of blocks alone (for one source).
+
+    About 20 tasks on a small archive; the square root of the number of blocks on a large one.
+
+    >>> [len(groups(n)) for n in (1, 16, 40, 1000, 450_000)]
+    [1, 16, 20, 32, 671]
+    """
+    size = max(1, min(-(-blocks // TASKS), int(np.ceil(np.sqrt(blocks)))), -(-blocks // most_tasks))
+    return [range(first, min(first + size, blocks)) for first in range(0, blocks, size)]
+
+
+def fold(work: Work, blocks: range) -> tuple[Stats, Tally]:
+    """Return the statistics of consecutive blocks, summed in order, and what they cost."""
+    one_blas_thread()
+    refs = work.source.refs
+    total: tuple[Stats, Tally] | None = None
+    for number in blocks:
+        one = _one(work, *refs[number])
+        total = one if total is None else merge(total, one)
+    assert total is not None
+    return total
+
+
+def merge(*parts: tuple[Stats, Tally]) -> tuple[Stats, Tally]:
+    """Return the sum of partial sums, from left to right."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = combine(total[0], part[0]), combine(total[1], part[1])
+    return total
+
+
+def _one(work: Work, batch: Batch, number: int) -> tuple[Stats, Tally]:
+    began = time.perf_counter()
+    first, last = batch.block_range(number)
+    views, present, view_bytes = work.source.load(batch, number) if work.views else ((), np.ones((0, 0), bool), 0)
+    carried = np.zeros((last - first, work.width))
+    if work.carried is not None and work.rows is not None:
+        carried = work.rows.read(work.carried, batch, number)
+    positions = np.arange(batch.start + first, batch.start + last)
+    loaded = time.perf_counter()
+    stats, rows = work.step(work.model, Block(views, present, positions, carried))
+    computed = time.perf_counter()
+    written = 0
+    if rows is not None and work.rows is not None:
+        named = ((work.write, rows),) if isinstance(rows, np.ndarray) else rows
+        for name, values in named:
+            work.rows.write(name, batch, number, values)
+            written += values.nbytes
+    done = time.perf_counter()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    tally = Tally(
+        1, last - first, view_bytes, carried.nbytes if work.carried else 0, written,
+        loaded - began, computed - loaded, done - computed, peak,
+    )  # fmt: skip
+    return stats, tally
+
+
+_readers: dict[tuple[str, str, str], BatchReader] = {}
+
+
+def _reader(path: str, batch: Batch) -> BatchReader:
+    key = (path, batch.name, batch.digest)
+    if key not in _readers:
+        if len(_readers) > 64:
+            _readers.clear()
+        _readers[key] = BatchReader(path, batch)
+    return _readers[key]
+
+
+def restrict(source: Any, batches: tuple[Batch, ...]) -> Any:
+    """Return the source over some of its batches."""
+    return replace(source, batches=batches)
