@@ -6,10 +6,14 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from aweigh.algorithms.acmvc import ACMVC
 from aweigh.algorithms.emvgc_lg import EMVGCLG
+from aweigh.algorithms.imvc_cbg import IMVCCBG
 
 METHODS: dict[str, type] = {
     "emvgc-lg": EMVGCLG,
+    "imvc-cbg": IMVCCBG,
+    "acmvc": ACMVC,
 }
 
 

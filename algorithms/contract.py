@@ -30,13 +30,14 @@ class Block(NamedTuple):
     """One row range of one batch: what a step sees.
 
     `views` are the scaled rows, one (rows, d_v) array a view; `present` is (rows, V) bool; `positions` (rows,) are the
-    rows' numbers over all batches; `carried` (rows, width) is what the last sweep returned for these rows, zeros at
+    rows' numbers over all batches and `within` those inside their batch; `carried` (rows, width) is what the last sweep returned for these rows, zeros at
     first; `others` opens the blocks of the same batch one after the other, for methods that compare rows with rows.
     """
 
     views: tuple[Array, ...]
     present: Array
     positions: Array
+    within: Array
     carried: Array
     others: Callable[[], Any] | None = None
 
@@ -67,8 +68,8 @@ class Method(Protocol):
     prepare: tuple[Pass, ...]
     sweep: tuple[Pass, ...]
 
-    def init(self, sample: Sample, rng: np.random.Generator, prior: Model | None = None) -> Model:
-        """Return the model that the first sweep starts from."""
+    def start(self, sample: Sample, rng: np.random.Generator, prior: Model | None = None) -> Model:
+        """Return the model that the first sweep starts from; `prior` is the last model of an earlier fit or round."""
 
     def embed(self, model: Model, stats: Stats, block: Block) -> Array:
         """Return the rows (rows, ·) that go to k-means, for the point that `stats` describe."""

@@ -84,7 +84,7 @@ class EMVGCLG:
         """One pass: Z at the anchors, then the anchors from the sums."""
         return (Pass(self.step, self.solve),)
 
-    def init(self, sample: Sample, rng: np.random.Generator, prior: Model | None = None) -> Model:
+    def start(self, sample: Sample, rng: np.random.Generator, prior: Model | None = None) -> Model:
         """Return anchors A_v: the means a view of one k-means over the views side by side (aligned starts)."""
         if prior is not None:
             return prior._replace(squares=None)

@@ -48,7 +48,7 @@ class KMeans:
         """One pass: assign every row in every start, then move the centres."""
         return (Pass(self.step, self.solve),)
 
-    def init(self, sample: Sample, rng: np.random.Generator, prior: Model | None = None) -> Model:
+    def start(self, sample: Sample, rng: np.random.Generator, prior: Model | None = None) -> Model:
         """Return the starts' centres after Lloyd's iterations on the sample rows."""
         (X,) = sample.views
         spare = X[: min(len(X), 1024)]
@@ -103,7 +103,7 @@ def cluster(X: Array, k: int, rng: np.random.Generator, starts: int = 3) -> Arra
     """Return labels (rows,) of k-means of rows in memory: what methods start their anchors from."""
     method = KMeans(k, starts)
     whole = Sample((X,), np.ones((len(X), 1), bool), np.arange(len(X)))
-    return nearest_two(X, method.best(method.init(whole, rng)))[0]
+    return nearest_two(X, method.best(method.start(whole, rng)))[0]
 
 
 def means(X: Array, labels: Array, k: int) -> Array:

@@ -10,10 +10,11 @@ from aweigh.io import archive as archives
 from aweigh.io import ids as ids_io
 from aweigh.io.archive import Archive, Path
 from aweigh.io.errors import AweighError
-from aweigh.io.incoming import Incoming, Source, block_rows_for, check_sources, plan
+from aweigh.io.incoming import Incoming, block_rows_for, check_sources, plan
 from aweigh.io.location import LocalLocation, open_location
 from aweigh.io.model import Batch, View, ranges
 from aweigh.io.scan import BatchScan, exact_blocks, without_missing
+from aweigh.io.sources.base import Source
 from aweigh.io.writer import BatchWriter
 
 __all__ = ["Source", "block_rows_for", "import_batch"]
@@ -34,10 +35,10 @@ def import_batch(
     """The batch, committed; the archive is made where there is none.
 
     views: {name: source}; rows that are all NaN in a view count as missing from it, and a view of the archive
-    that is not given as missing from the whole batch. ids, labels: (rows,) integers or strings; by default the
-    ids number the archive's rows. progress: called with (rows done, rows) after each block.
-    Raises DataError for data that cannot be clustered, BusyError where another import runs, StorageError where the
-    disk is full or refuses; then the archive is as it was.
+    that is not given as missing from the whole batch. ids, labels: (rows,) integers or strings; by default
+    the ids number the archive's rows. progress: called with (rows done, rows) after each block.
+    Raises DataError for data that cannot be clustered, BusyError where another import runs, StorageError
+    where the disk is full or refuses; then the archive is as it was.
     """
     rows = check_sources(views, name, block_rows)
     ids = None if ids is None else ids_io.column("ids", ids, rows)

@@ -1,9 +1,8 @@
 """A batch before it is written: its sources, and what an archive's first batch demands of it."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 
@@ -11,19 +10,10 @@ from aweigh.io import ids as ids_io
 from aweigh.io.archive import Archive
 from aweigh.io.errors import DataError, UsageError
 from aweigh.io.model import Ids, View, check_name
+from aweigh.io.sources.base import Source
 
 MIB = 1 << 20
 LARGEST_CHUNK = 1 << 30
-
-
-class Source(Protocol):
-    """A view's rows, in order, in pieces that fit in memory."""
-
-    rows: int
-    columns: int
-    dtype: np.dtype[Any]
-
-    def blocks(self, rows_per_block: int) -> Iterator[np.ndarray]: ...
 
 
 def block_rows_for(row_bytes: int) -> int:
@@ -63,6 +53,7 @@ class Incoming:
 
 
 def check_sources(views: Mapping[str, Source], name: str | None, block_rows: int | None) -> int:
+    """The rows that all sources have; UsageError or DataError for what no archive could take."""
     if name is not None:
         check_name("batch", name)
     if not views:
@@ -107,6 +98,7 @@ def plan(
     labels: np.ndarray | None,
     block_rows: int | None,
 ) -> Incoming:
+    """The batch as this archive can take it; DataError where it contradicts what was committed before."""
     name = _free_name(archive) if name is None else name
     if any(batch.name == name for batch in archive.batches):
         raise DataError(

@@ -18,7 +18,7 @@ class BatchReader:
     """A picklable handle on the data of one batch; nothing is read before it is asked for.
 
     `bytes_read` counts decoded bytes and `stored_bytes` bytes as they lie in the store, both by array.
-    Every method raises StorageError where a chunk is missing, torn or foreign, naming archive, batch, array, chunk.
+    Where a chunk is missing, torn or foreign, every method raises a StorageError that names it.
     """
 
     def __init__(self, archive_path: str, batch: Batch) -> None:
@@ -154,12 +154,10 @@ class BatchReader:
         shape, rows, dtype = self._expected(name)
         found, expected = (array.shape, array.chunks, array.dtype), (shape, (rows, *shape[1:]), dtype)
         if found != expected:
-            said = [
-                f"shape {shape}, chunks {chunks}, dtype {dtype}" for shape, chunks, dtype in (found, expected)
-            ]
+            said = ["shape {}, chunks {}, dtype {}".format(*each) for each in (found, expected)]
             raise StorageError(
-                f"{name!r} in batch {self.batch.name!r} of archive {self.path} has {said[0]}, and the manifest says "
-                f"{said[1]}",
+                f"{name!r} in batch {self.batch.name!r} of archive {self.path} has {said[0]}, and the "
+                f"manifest says {said[1]}",
                 f"Restore {self.batch.path}/{name}/zarr.json from a backup.",
             )
 

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 
 import google_crc32c
+import numpy as np
 from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype
 
@@ -16,7 +17,7 @@ KINDS = {
 }
 
 
-def stored_crc(data: bytes | memoryview) -> int:
+def stored_crc(data: bytes | np.ndarray) -> int:
     """The crc32c that a stored chunk ends with."""
     return int.from_bytes(bytes(data[-4:]), "little")
 

@@ -19,7 +19,7 @@ from aweigh.io.store import RecordingStore
 SHRINKS = 0.95
 LZ4 = BloscCodec(cname="lz4", shuffle="shuffle")
 # Zarr leaves out chunks that hold only the fill value; then they could not be told from lost ones.
-CONFIG = {"write_empty_chunks": True}
+CONFIG: Any = {"write_empty_chunks": True}
 
 
 class BatchWriter:
@@ -115,7 +115,7 @@ class BatchWriter:
             shape=shape,
             chunks=chunks,
             dtype=dtype,
-            # Strings are of Zarr's "string" type (vlen-utf8): fixed-width ones have no specification, and warn.
+            # Strings are of Zarr's "string" type (vlen-utf8): fixed-width types are unspecified, and warn.
             fill_value="" if dtype is str else 0,
             filters=None,
             compressors=[*codecs, Crc32cCodec()],

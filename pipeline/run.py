@@ -325,7 +325,7 @@ class Job:
         state = self.saved.state
         if state is None:
             prior = self.saved.last[0] if self.saved.last is not None else None
-            model = runner.call(self.method.init, self.saved.prepared.sample, self.rng(1, index), prior)
+            model = runner.call(self.method.start, self.saved.prepared.sample, self.rng(1, index), prior)
             for step, solve, views in self.method.prepare:
                 work = Work(source, step, model, rows, views=views)
                 model, _, _ = run_pass(runner, work, solve, f"{phase}: prepare", self.emit)
@@ -444,7 +444,7 @@ def start_clustering(
     _, found, _ = run_pass(runner, Work(source, step, None), keep, "k-means: sample", emit)
     chosen = sampling.smallest(found.positions, seed, size)
     X, positions = found.rows[chosen], found.positions[chosen]
-    return runner.call(method.init, Sample((X,), np.ones((len(X), 1), bool), positions), rng)
+    return runner.call(method.start, Sample((X,), np.ones((len(X), 1), bool), positions), rng)
 
 
 def choose_method(archive: Archive, views: tuple[str, ...], name: str) -> str:

@@ -205,9 +205,9 @@ def _one(work: Work, batch: Batch, number: int) -> tuple[Stats, Tally]:
     carried = np.zeros((last - first, work.width))
     if work.carried is not None and work.rows is not None:
         carried = work.rows.read(work.carried, batch, number)
-    positions = np.arange(batch.start + first, batch.start + last)
+    within = np.arange(first, last)
     loaded = time.perf_counter()
-    stats, rows = work.step(work.model, Block(views, present, positions, carried))
+    stats, rows = work.step(work.model, Block(views, present, batch.start + within, within, carried))
     computed = time.perf_counter()
     written = 0
     if rows is not None and work.rows is not None:

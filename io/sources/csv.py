@@ -212,7 +212,7 @@ def typed(cells: list[str]) -> np.ndarray:
     What a number would not keep apart stays text: 007 and 7, or integers of more than 64 bits.
     """
     stripped = [cell.strip() for cell in cells]
-    if all(INTEGER.fullmatch(cell) and len(cell) < 20 for cell in stripped):
+    if all(INTEGER.fullmatch(cell) and len(cell) <= 20 for cell in stripped):
         integers = list(map(int, stripped))
         if max(map(abs, integers)) <= np.iinfo(np.int64).max:
             return np.array(integers, dtype=np.int64)
@@ -225,4 +225,6 @@ def is_plain_decimal(cell: str) -> bool:
     """Whether a stripped cell is empty, nan or a decimal number; integers only as far as float64 counts."""
     if not cell or cell.lower() == "nan":
         return True
-    return DECIMAL.fullmatch(cell) is not None and (not INTEGER.fullmatch(cell) or abs(float(cell)) <= 2**53)
+    if INTEGER.fullmatch(cell):
+        return len(cell) < 20 and abs(int(cell)) <= 2**53
+    return DECIMAL.fullmatch(cell) is not None

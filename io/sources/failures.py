@@ -1,5 +1,6 @@
 """The errors that all formats share, and the checks of a file before any format reads it."""
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
@@ -103,8 +104,9 @@ def reading(name: str, damage: tuple[type[Exception], ...] = (), hint: str = "")
             "Ask its owner for permission to read it, or run as a user who has it.",
         ) from error
     except Exception as error:
-        # Codecs and Zarr raise OSError without errno for bad data; the system's own always has one.
-        if isinstance(error, OSError) and (error.errno is not None or not isinstance(error, damage)):
+        # Bad data shows as an OSError too: without errno from codecs, as EINVAL where a seek meets a wrong offset.
+        of_data = isinstance(error, damage) and getattr(error, "errno", None) in (None, errno.EINVAL)
+        if isinstance(error, OSError) and not of_data:
             raise StorageError(
                 f"{name} could not be read: {shown(error.strerror or error, 200)}",
                 "Check that its disk or mount is there and healthy, then import again.",
@@ -120,7 +122,7 @@ def checked_file(path: str) -> bytes:
     with reading(path):
         try:
             mode = os.stat(path).st_mode
-        except (FileNotFoundError, NotADirectoryError) as error:
+        except (FileNotFoundError, NotADirectoryError, ValueError) as error:
             raise no_file(path) from error
         if stat.S_ISDIR(mode):
             raise DataError(f"{path} is a folder, not a file", "Give the path of a file in it.")

@@ -4,6 +4,7 @@ Files are read, not mapped: mapped pages count as memory of the process, and a f
 mapped kills the process without a message.
 """
 
+import io
 import math
 import os
 import warnings
@@ -26,6 +27,7 @@ from aweigh.io.sources.base import (
 from aweigh.io.sources.failures import changed, checked_file, needless_key, not_a, reading, shown
 
 PIECE = 1 << 20
+LONGEST = 1 << 16
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 AGAIN = "Write it again with numpy.save or numpy.savez, or copy it anew from where it is whole."
 
@@ -132,19 +134,28 @@ def file_header(path: str, key: str | None) -> Header:
 
 def read_header(stream: BinaryIO, name: str) -> Header:
     """The header at the front of a stream, which then stands at the first value."""
+    head = stream.read(8)
+    length = stream.read(4 if head[6:7] > b"\x01" else 2)
+    text = stream.read(min(int.from_bytes(length, "little"), LONGEST))
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # numpy warns of headers from Python 2, which it reads well
-            version = np.lib.format.read_magic(stream)
-            if version not in HEADERS:
-                raise ValueError(f"format version {version[0]}.{version[1]} is not 1.0 or 2.0")
-            shape, fortran, dtype = HEADERS[version](stream)
-        if any(length < 0 for length in shape):
-            raise ValueError(f"the shape is {shape}")
-    except (ValueError, TypeError, SyntaxError, LookupError, AttributeError, RecursionError) as error:
+        shape, fortran, dtype = parsed(io.BytesIO(head + length + text))
+    except Exception as error:  # numpy parses it as Python source, which fails in many ways
         reason = shown(str(error).partition("\n")[0], 120)
         raise DataError(f"{name} has no valid .npy header: {reason}", AGAIN) from error
-    return Header(shape, fortran, dtype, stream.tell())
+    return Header(shape, fortran, dtype, len(head + length + text))
+
+
+def parsed(head: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """The shape, whether it is in Fortran order, and the dtype."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numpy warns of headers from Python 2, which it reads well
+        version = np.lib.format.read_magic(head)
+        if version not in HEADERS:
+            raise ValueError(f"format version {version[0]}.{version[1]} is not 1.0 or 2.0")
+        shape, fortran, dtype = HEADERS[version](head)
+    if any(length < 0 for length in shape):
+        raise ValueError(f"the shape is {shape}")
+    return shape, fortran, dtype
 
 
 def check_size(header: Header, size: int, name: str) -> None:

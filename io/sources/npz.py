@@ -27,7 +27,7 @@ PARTS = (*SPARSE, "shape")
 class MemberOpener:
     """Opens the array KEY; a class and not a closure, because sources are pickled.
 
-    A stream in a zip file only runs forwards: what must be ``seekable`` is first unpacked to a temporary file.
+    A stream in a zip file only runs forwards: what must be ``seekable`` is unpacked to a temporary file.
     """
 
     path: str
@@ -93,8 +93,11 @@ class CsrSource:
         return csr_array(parts, shape=(len(pointers) - 1, self.columns)).toarray()
 
     def _next(self, streams: dict[str, BinaryIO], part: str, count: int) -> np.ndarray:
-        empty = np.empty(count, self.headers[part].dtype)
-        return fill(streams[part], empty, member_name(self.path, self.prefix + part))
+        name = member_name(self.path, self.prefix + part)
+        with reading(
+            name, DAMAGE, AGAIN
+        ):  # here too, since the innermost open member would put its name to it
+            return fill(streams[part], np.empty(count, self.headers[part].dtype), name)
 
 
 def open_view(path: str, key: str | None) -> Source:
