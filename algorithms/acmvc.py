@@ -192,6 +192,13 @@ class ACMVC:
         Z = self.graph(model, block)
         return linalg.unit_rows(Z @ (model.V @ self._G(model, sums)).astype(Z.dtype))
 
+    def place(self, model: Model, sums: Sums, block: Block) -> Array:
+        """Return the embedding of rows that were not in the fit: their own fixed point z = P(z V G), from f = 0."""
+        model = model._replace(eye=False, G=self._G(model, sums))
+        for _ in range(self.max_sweeps):
+            block = block._replace(carried=self.graph(model, block) @ model.V.astype(block.views[0].dtype))
+        return self.embed(model, sums, block)
+
 
 def _rank(G: Array, eye: bool, k: int) -> float:
     """Return ‖F‖²: k, less the directions that the Gram matrix has lost."""

@@ -74,6 +74,9 @@ class Method(Protocol):
     def embed(self, model: Model, stats: Stats, block: Block) -> Array:
         """Return the rows (rows, ·) that go to k-means, for the point that `stats` describe."""
 
+    def place(self, model: Model, stats: Stats, block: Block) -> Array:
+        """Return the same for rows that were not in the fit: `embed`, where no row carries anything between sweeps."""
+
 
 @functools.cache
 def _operations(kind: type) -> tuple[tuple[str, str], ...]:

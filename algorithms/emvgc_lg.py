@@ -128,6 +128,10 @@ class EMVGCLG:
             anchors.append(A)
         return self._model(tuple(anchors), squares, objective)
 
+    def place(self, model: Model, sums: Sums, block: Block) -> Array:
+        """Return the embedding of rows that were not in the fit: the same map."""
+        return self.embed(model, sums, block)
+
     def embed(self, model: Model, sums: Sums, block: Block) -> Array:
         """Return the first k (or all m) left singular vectors of Z, rows to unit length."""
         W = linalg.left_singular_map(sums.ZtZ, self.embedding)

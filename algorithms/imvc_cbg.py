@@ -162,6 +162,10 @@ class IMVCCBG:
         C = procrustes(sum(a * a * (B.T @ S.T) for a, B, S in zip(alpha, W, sums.ZtX, strict=True)))
         return Model(W, C, alpha, squares, objective)
 
+    def place(self, model: Model, sums: Sums, block: Block) -> Array:
+        """Return the embedding of rows that were not in the fit: the same map."""
+        return self.embed(model, sums, block)
+
     def embed(self, model: Model, sums: Sums, block: Block) -> Array:
         """Return the first k (or all m) left singular vectors of Z, rows to unit length where asked."""
         U = self.graph(model, block) @ linalg.left_singular_map(sums.ZtZ, self.embedding).astype(block.views[0].dtype)

@@ -90,13 +90,9 @@ class KMeans:
         return model.centres[int(np.argmin(model.inertia))]
 
     def embed(self, model: Model, sums: Sums, block: Block) -> Array:
-        """Return (rows, 2): the label and the confidence of every row under the best start.
-
-        Confidence is 1 - d1/d2 for the distances to the two nearest centres: 0 on the border, 1 on a centre.
-        """
-        labels, first, second = nearest_two(block.views[0], self.best(model))
-        ratio = np.sqrt(np.divide(first, second, out=np.ones_like(first), where=second > 0))
-        return np.column_stack([labels, 1 - ratio])
+        """Return the squared distances (rows, k) to the centres of the best start."""
+        X, C = f64(block.views[0]), self.best(model)
+        return np.maximum((X**2).sum(1)[:, None] - 2 * X @ C.T + (C**2).sum(1), 0)
 
 
 def cluster(X: Array, k: int, rng: np.random.Generator, starts: int = 3) -> Array:

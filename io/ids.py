@@ -32,7 +32,7 @@ def column(what: str, values: Any, rows: int) -> np.ndarray:
     ):
         try:
             return array.astype(STRING)
-        except UnicodeError as error:
+        except (TypeError, UnicodeError) as error:
             raise DataError(
                 f"{what} hold text that is not valid Unicode: {error}", f"Clean the {what}."
             ) from error

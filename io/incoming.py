@@ -25,7 +25,7 @@ def block_rows_for(row_bytes: int) -> int:
     most = max(1, 16 * MIB // row_bytes)
     power = 1 << (most.bit_length() - 1)
     round_numbers = [power, power * 3 // 4, power * 3 // 2]
-    aligned = [rows for rows in round_numbers if rows % 64 == 0 and rows <= most] or [power]
+    aligned = [rows for rows in round_numbers if rows % 64 == 0 and 64 <= rows <= most] or [power]
     return min(aligned, key=lambda rows: abs(rows * row_bytes - 12 * MIB))
 
 

@@ -10,7 +10,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec
 
 from aweigh.io.errors import StorageError
 from aweigh.io.location import open_location, storage_errors
-from aweigh.io.manifest import Batch
+from aweigh.io.archive import Batch
 from aweigh.io.store import CheckedStore
 
 

@@ -9,9 +9,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from aweigh.io.archive import Archive
+from aweigh.io.archive import Archive, check_name
 from aweigh.io.errors import DataError, StorageError, UsageError
-from aweigh.io.manifest import check_name
 
 CONFIG, CHECKPOINT, MODEL, RECORD, LATEST = "config.json", "checkpoint.npz", "model.npz", "run.json", "latest"
 

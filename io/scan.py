@@ -111,7 +111,7 @@ class BatchScan:
 
     def add(self, block: int, start: int, present: np.ndarray, ids: Any) -> None:
         """Note which views lack the whole block, and which rows are in no view; present: bool (rows, V)."""
-        for name, any_row in zip(self.absent, present.any(0).tolist(), strict=True):
+        for name, any_row in zip(self.absent, map(np.any, present.T), strict=True):
             if not any_row:
                 self.absent[name].append(block)
         lost = np.flatnonzero(~present.any(1))

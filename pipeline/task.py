@@ -89,34 +89,32 @@ class ArchiveSource(Batches):
         present = reader.present(block)[:, list(self.columns)]
         raw = [reader.view(name, block) for name in self.views]
         read = sum(X.nbytes for X in raw)
-        if not self.scaling:
-            return tuple(raw), present, read
-        views = tuple(
-            scaling.apply(s, X, present[:, v]) for v, (s, X) in enumerate(zip(self.scaling, raw, strict=True))
-        )
-        return views, present, read
+        return _scaled(self.scaling, raw, present), present, read
 
 
 @dataclass(frozen=True)
 class MemorySource(Batches):
-    """Blocks of arrays in memory, one batch, scaled; the arrays themselves are never written to."""
+    """Blocks of arrays in memory, scaled; the arrays themselves are never written to."""
 
-    arrays: tuple[Array, ...]
-    mask: Array
+    arrays: dict[str, tuple[tuple[Array, ...], Array]]
     batches: tuple[Batch, ...]
     scaling: tuple[scaling.ViewScaling, ...] = ()
 
     def load(self, batch: Batch, block: int) -> tuple[tuple[Array, ...], Array, int]:
         """Return copies of the block's rows, scaled."""
-        first, last = (batch.start + i for i in batch.block_range(block))
-        present = self.mask[first:last]
-        raw = [X[first:last].copy() for X in self.arrays]
-        read = sum(X.nbytes for X in raw)
-        if self.scaling:
-            raw = [
-                scaling.apply(s, X, present[:, v]) for v, (s, X) in enumerate(zip(self.scaling, raw, strict=True))
-            ]
-        return tuple(raw), present, read
+        first, last = batch.block_range(block)
+        views, mask = self.arrays[batch.name]
+        raw, present = [X[first:last].copy() for X in views], mask[first:last]
+        return _scaled(self.scaling, raw, present), present, sum(X.nbytes for X in raw)
+
+
+def _scaled(scalings: tuple[scaling.ViewScaling, ...], raw: list[Array], present: Array) -> tuple[Array, ...]:
+    """Return the scaled views of a block, or the views as they are where no scaling is known yet."""
+    if not scalings:
+        return tuple(raw)
+    return tuple(
+        scaling.apply(s, X, present[:, v]) for v, (s, X) in enumerate(zip(scalings, raw, strict=True))
+    )
 
 
 @dataclass(frozen=True)
@@ -210,7 +208,7 @@ def _one(work: Work, batch: Batch, number: int) -> tuple[Stats, Tally]:
     stats, rows = work.step(work.model, Block(views, present, batch.start + within, within, carried))
     computed = time.perf_counter()
     written = 0
-    if rows is not None and work.rows is not None:
+    if rows is not None and work.rows is not None and work.write is not None:
         named = ((work.write, rows),) if isinstance(rows, np.ndarray) else rows
         for name, values in named:
             work.rows.write(name, batch, number, values)

@@ -23,7 +23,7 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("block_rows", [1, 7, 64, None])
+@pytest.mark.parametrize("block_rows", [7, 64, None])
 @pytest.mark.parametrize("column", [INTS, TEXTS, INTS.astype(np.uint8), TEXTS.astype(object)])
 def test_round_trip(path, dtype, block_rows, column):
     gaps = [0, 3, *range(20, 64), 99]
@@ -50,6 +50,12 @@ def test_round_trip(path, dtype, block_rows, column):
     assert handle.labels(0, 100).tolist() == column[::-1].tolist()
     assert handle.ids(4, 4).shape == (0,)
     assert verify.verify(path).ok
+
+
+def test_blocks_of_one_row(path):
+    batch = import_batch(path, {"a": Rows(with_gaps(noise(6, 3), [2])), "b": Rows(noise(6, 1))}, block_rows=1)
+    assert (batch.blocks, batch.absent["a"]) == (6, ((2, 2),))
+    np.testing.assert_array_equal(BatchReader(path, batch).view("a", 5), noise(6, 3)[5:])
 
 
 def test_wholly_missing_blocks_are_neither_stored_nor_read(path, tmp_path):
@@ -90,7 +96,9 @@ def test_float32_goes_exactly_into_a_float64_view(path):
 
 
 def test_plain_zarr_reads_it_and_codecs_fit_the_data(path):
-    import_batch(path, {"a": Rows(noise(2000, 5)), "b": Rows(counts(2000, 3))}, ids=np.arange(2000).astype(str))
+    import_batch(
+        path, {"a": Rows(noise(2000, 5)), "b": Rows(counts(2000, 3))}, ids=np.arange(2000).astype(str)
+    )
     group = zarr.open_group(path, path="batches/batch-0001", mode="r")
     np.testing.assert_array_equal(group["a"][:], noise(2000, 5))
     assert group["sample"][:3].tolist() == ["0", "1", "2"]
@@ -155,8 +163,8 @@ def test_many_checksums_lie_in_several_chunks(path, monkeypatch):
 
 
 def test_the_digest_tells_contents_apart(tmp_path):
-    def digest(name, values, **options):
-        return import_batch(tmp_path / name, {"a": Rows(values)}, **options).digest
+    def digest(folder, values, **options):
+        return import_batch(tmp_path / folder, {"a": Rows(values)}, **options).digest
 
     same = [digest("1", noise(20, 2)), digest("2", noise(20, 2), name="other")]
     others = [digest("3", noise(20, 2, seed=1)), digest("4", noise(20, 2), ids=np.arange(1, 21))]
@@ -166,7 +174,9 @@ def test_the_digest_tells_contents_apart(tmp_path):
 
 def test_the_manifest_stays_small():
     view = View("a", 8, "float32")
-    batch = Batch("b", 10**8, 0, 1000, (view,), Ids("int", 0, 10**8), None, "0" * 64, {"a": 0}, {"a": ((5, 99999),)})
+    batch = Batch(
+        "b", 10**8, 0, 1000, (view,), Ids("int", 0, 10**8), None, "0" * 64, {"a": 0}, {"a": ((5, 99999),)}
+    )
     data = encode(Manifest((view,), (batch,)))
     assert len(data) < 600
     assert decode(data, "here").batches == (batch,)
@@ -174,7 +184,20 @@ def test_the_manifest_stays_small():
 
 
 def test_blocks_take_8_to_16_mib():
-    for row_bytes in [4, 12, 100, 832, 3328, 4096, 50_000, 131_072, 500_000, 3_000_000, 20_000_000, 2**24, 2**24 + 1]:
+    for row_bytes in [
+        4,
+        12,
+        832,
+        3328,
+        50_000,
+        131_072,
+        262_145,
+        500_000,
+        3_000_000,
+        2**24,
+        2**24 + 1,
+        2**30,
+    ]:
         rows = block_rows_for(row_bytes)
         assert rows == 1 or 2**23 <= rows * row_bytes <= 2**24
         assert rows % 64 == 0 or row_bytes > 2**24 / 64

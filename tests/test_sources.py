@@ -158,7 +158,7 @@ def zarr_sole(folder, x):
 
 
 def zarr_rows(folder, x):
-    zarr.create_array(folder / "x.zarr", data=x, chunks=(len(x) // 64, x.shape[1]))
+    zarr.create_array(folder / "x.zarr", data=x, chunks=(max(len(x) // 64, 1), x.shape[1]))
     return folder / "x.zarr"
 
 
@@ -168,9 +168,9 @@ def zarr_array_without_suffix(folder, x):
 
 
 WRITERS = [
-    npy_c, npy_fortran, npy_version_2, npy_big_endian, npz_stored, npz_deflated, npz_fortran, npz_sole, npz_csr,
-    npz_scipy, csv_plain, csv_header, tsv_header, csv_excel, zarr_group, zarr_v2, zarr_v2_fortran, zarr_sharded,
-    zarr_rows, zarr_path, zarr_sole, zarr_array_without_suffix,
+    npy_c, npy_fortran, npy_version_2, npy_big_endian, npz_stored, npz_deflated, npz_fortran, npz_sole,
+    npz_csr, npz_scipy, csv_plain, csv_header, tsv_header, csv_excel,
+    zarr_group, zarr_v2, zarr_v2_fortran, zarr_sharded, zarr_rows, zarr_path, zarr_sole, zarr_array_without_suffix,
 ]  # fmt: skip
 
 
@@ -421,7 +421,7 @@ def test_npz_lists_the_keys(tmp_path, table):
     refused(path, "holds 2 one-dimensional arrays: one, two", open_column)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("notes.txt", "none")
-    refused(path, "holds no two-dimensional array, only no arrays")
+    refused(path, "x.npz holds no two-dimensional array\nWrite a")
 
 
 def test_npz_lists_sparse_views_under_their_key(tmp_path, table):
@@ -621,7 +621,7 @@ def test_zarr_lists_the_arrays(tmp_path, table):
     refused(f"{spec}:no", "has no 'views:no'")
     refused(f"{tmp_path / 'x.zarr' / 'views' / 'a'}:b", "is a single array, but the key 'b' was given")
     zarr.open_group(tmp_path / "empty.zarr", mode="w")
-    refused(tmp_path / "empty.zarr", "holds no two-dimensional array, only no arrays")
+    refused(tmp_path / "empty.zarr", "empty.zarr holds no two-dimensional array\nWrite a")
 
 
 def test_zarr_that_is_none(tmp_path):
@@ -630,7 +630,7 @@ def test_zarr_that_is_none(tmp_path):
     (tmp_path / "file.zarr").write_text("x")
     refused(tmp_path / "file.zarr", "is a file, but a Zarr store is a folder")
     (tmp_path / "bad.zarr").mkdir()
-    for text in ("{", "{}", "[]", '{"zarr_format": 3, "node_type": "array", "shape": [1]}'):
+    for text in ("{", "[]", '{"zarr_format": 3, "node_type": "array", "shape": [1]}'):
         (tmp_path / "bad.zarr" / "zarr.json").write_text(text)
         refused(tmp_path / "bad.zarr", "bad.zarr is damaged: .+\nCheck that zarr.open reads it")
 

@@ -60,9 +60,10 @@ def only(path: str, wanted: str, fitting: Sequence[str], there: Iterable[str]) -
     """The key that may be left out; DataError where not exactly one fits."""
     if len(fitting) == 1:
         return fitting[0]
-    found = (
-        f"{len(fitting)} {wanted}s: {listed(fitting)}" if fitting else f"no {wanted}, only {listed(there)}"
-    )
+    others = list(there)
+    found = f"no {wanted}" + (f", only {listed(others)}" if others else "")
+    if fitting:
+        found = f"{len(fitting)} {wanted}s: {listed(fitting)}"
     raise DataError(
         f"{path} holds {found}",
         f"Say which one with {path}:KEY." if fitting else f"Write a {wanted} to it, or give another file.",
@@ -104,7 +105,7 @@ def reading(name: str, damage: tuple[type[Exception], ...] = (), hint: str = "")
             "Ask its owner for permission to read it, or run as a user who has it.",
         ) from error
     except Exception as error:
-        # Bad data shows as an OSError too: without errno from codecs, as EINVAL where a seek meets a wrong offset.
+        # Bad data makes OSErrors too: codecs' have no errno, a seek to a wrong offset is EINVAL.
         of_data = isinstance(error, damage) and getattr(error, "errno", None) in (None, errno.EINVAL)
         if isinstance(error, OSError) and not of_data:
             raise StorageError(

@@ -173,7 +173,7 @@ def check_size(header: Header, size: int, name: str) -> None:
 
 def fill(stream: BinaryIO, array: np.ndarray, name: str) -> np.ndarray:
     """The array, filled with the next bytes of the stream, which are read in small pieces."""
-    raw = memoryview(array.reshape(-1).view(np.uint8))
+    raw = array.reshape(-1).view(np.uint8).data
     done = 0
     while done < len(raw):
         piece = stream.read(min(PIECE, len(raw) - done))

@@ -1,0 +1,270 @@
+"""The steps of a fit, whatever holds the rows: prepare, iterate round by round, embed, cluster, label."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from aweigh.algorithms import kmeans, sampling, scaling
+from aweigh.algorithms.contract import Array, Block, Gather, Sample, Sum
+from aweigh.io.archive import Batch
+from aweigh.io.errors import DataError
+from aweigh.pipeline import task
+from aweigh.pipeline.driver import Runner, State, begin, iterate, last_read, run_pass
+from aweigh.pipeline.events import Emit, Note, silent
+from aweigh.pipeline.task import RowsSource, Work
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked of a fit; stored with the run as it stands."""
+
+    clusters: int
+    method: str = "auto"
+    views: tuple[str, ...] | None = None
+    scale: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    max_sweeps: int | None = None
+    tol: float | None = None
+    seed: int = 0
+
+
+class Round(NamedTuple):
+    """One stretch of sweeps: over all batches, or over one where batches are learnt one after the other."""
+
+    batches: list[str]
+    objective: list[float]
+    converged: bool
+
+
+class Saved(NamedTuple):
+    """A checkpoint: everything that the next step needs, and nothing n-long."""
+
+    prepared: Any = None
+    rounds: tuple[Round, ...] = ()
+    last: Any = None
+    state: Any = None
+    embedded: int = 0
+    clustering: Any = None
+    passes: int = 0
+    seconds: float = 0.0
+
+
+class Fitted(NamedTuple):
+    """What labels new rows: scaling, the method's model and sums at the last step, the k-means centres."""
+
+    scaling: Any
+    point: Any
+    stats: Any
+    centres: Any
+
+
+class Gathered(NamedTuple):
+    """The seeded sample of a per-row array."""
+
+    rows: Gather
+    positions: Gather
+
+
+class Sizes(NamedTuple):
+    """Rows a cluster, and the sum of their confidences."""
+
+    rows: Sum
+    confidence: Sum
+
+
+@dataclass(frozen=True)
+class GatherRows:
+    """The step that gathers a seeded sample of the embedding."""
+
+    seed: int
+    bound: int
+
+    def __call__(self, model: None, block: Block) -> tuple[Gathered, None]:
+        chosen = sampling.position_hash(block.positions, self.seed) <= np.uint64(self.bound)
+        return Gathered(block.views[0][chosen], block.positions[chosen]), None
+
+
+@dataclass(frozen=True)
+class EmbedRows:
+    """The step that writes a block's embedding."""
+
+    method: Any
+
+    def __call__(self, model: tuple[Any, Any], block: Block) -> tuple[Sizes, Array]:
+        return Sizes(np.float64(len(block.positions)), np.zeros(1)), self.method.embed(*model, block)
+
+
+@dataclass(frozen=True)
+class LabelRows:
+    """The step that writes a block's labels and confidences."""
+
+    method: kmeans.KMeans
+
+    def __call__(self, model: tuple[Any, Any], block: Block) -> tuple[Sizes, tuple[tuple[str, Array], ...]]:
+        return labels_of(*kmeans.nearest_two(block.views[0], self.method.best(model[0])), self.method.clusters)
+
+
+def labels_of(labels: Array, first: Array, second: Array, k: int) -> tuple[Sizes, tuple[tuple[str, Array], ...]]:
+    """Return sizes, and the rows to write: labels (int32) and confidence 1 - d1/d2 (float32) of the two distances.
+
+    Confidence is 0 on the border between two clusters and 1 on a centre.
+    """
+    ratio = np.sqrt(np.divide(first, second, out=np.ones_like(first), where=second > 0))
+    confidence = (1 - ratio).astype(np.float32)
+    sizes = Sizes(np.bincount(labels, minlength=k).astype(float), np.bincount(labels, confidence, k))
+    return sizes, (("labels", labels), ("confidence", confidence))
+
+
+def keep(model: Any, stats: Any) -> Any:
+    """Solve nothing."""
+    return model
+
+
+@dataclass
+class Fit:
+    """A fit over a source: its steps, each of which a checkpoint may already cover.
+
+    `features` are the views' names and widths, in the source's order; `dtype` is that of per-row results; `save` is
+    called with the new state after every sweep and step.
+    """
+
+    source: Any
+    method: Any
+    request: Request
+    features: dict[str, int]
+    dtype: str
+    rows: Any
+    emit: Emit = silent
+    save: Callable[[Saved], None] = lambda saved: None
+    saved: Saved = Saved()
+    sizes: Any = None
+
+    @property
+    def scopes(self) -> list[tuple[Batch, ...]]:
+        """The batches of each round: all at once, or one after the other."""
+        return [(batch,) for batch in self.source.batches] if self.method.rounds else [self.source.batches]
+
+    def run(self, runner: Runner) -> Fitted:
+        """Return what labels new rows; labels, confidence and embedding are in `rows` then."""
+        self._prepare(runner)
+        for index, batches in enumerate(self.scopes):
+            if index >= self.saved.embedded:
+                self._round(runner, index, batches)
+        return self._cluster(runner)
+
+    def _save(self, **changes: Any) -> None:
+        self.saved = self.saved._replace(**changes)
+        self.save(self.saved)
+
+    def _rng(self, purpose: int, number: int = 0) -> np.random.Generator:
+        """Return the generator of one purpose: the same whatever ran before."""
+        return np.random.default_rng([self.request.seed, purpose, number])
+
+    def _prepare(self, runner: Runner) -> None:
+        if self.saved.prepared is None:
+            source = task.restrict(self.source, self.scopes[0])
+            row_bytes = sum(self.features.values()) * np.dtype(self.dtype).itemsize
+            size = sampling.sample_size(source.rows, row_bytes)
+            scale = self.request.scale or "auto"
+            preparation = scaling.Preparation(scale, self.request.seed, source.rows, size)
+            prepared = prepare(runner, source, preparation, tuple(self.features.values()), self.emit)
+            for view, chosen in zip(self.features, prepared.scaling, strict=True):
+                self.emit(Note(f"view {view}: scaling {chosen.kind} ({chosen.reason})"))
+            self._save(prepared=prepared)
+        self.source = replace(self.source, scaling=self.saved.prepared.scaling)
+
+    def _round(self, runner: Runner, index: int, batches: tuple[Batch, ...]) -> None:
+        method, rows, source = self.method, self.rows, task.restrict(self.source, batches)
+        phase = f"batch {batches[0].name}" if method.rounds else "sweep"
+        state = self.saved.state
+        if state is None:
+            prior = self.saved.last[0] if self.saved.last is not None else None
+            model = runner.call(method.start, self.saved.prepared.sample, self._rng(1, index), prior)
+            for step, solve, views in method.prepare:
+                work = Work(source, step, model, rows, None, method.width, None, views)
+                model, _, _ = run_pass(runner, work, solve, f"{phase}: prepare", self.emit)
+            if method.width:
+                for name in ("state-0", "state-1"):
+                    rows.create(name, batches, method.width, "float64")
+            state = begin(model)
+        state = iterate(
+            runner, method, source, state,
+            rows=rows, phase=phase, emit=self.emit, checkpoint=lambda s: self._save(state=s),
+            max_sweeps=self.request.max_sweeps or method.max_sweeps,
+            tol=method.tol if self.request.tol is None else self.request.tol,
+        )  # fmt: skip
+        rows.create("embedding", batches, method.embedding, self.dtype)
+        point = (state.point, state.stats)
+        work = Work(source, EmbedRows(method), point, rows, last_read(state), method.width, "embedding")
+        run_pass(runner, work, keep, f"{phase}: embed", self.emit)
+        done = Round([b.name for b in batches], list(state.history), state.converged)
+        self._save(rounds=(*self.saved.rounds, done), last=(state.model, *point), state=None, embedded=index + 1)
+        for name in ("state-0", "state-1") if method.width else ():
+            rows.delete(name, batches)
+
+    def _cluster(self, runner: Runner) -> Fitted:
+        method = kmeans.KMeans(self.request.clusters)
+        row_bytes = self.method.embedding * np.dtype(self.dtype).itemsize
+        source = RowsSource(self.rows, "embedding", self.source.batches, row_bytes)
+        state = self.saved.clustering
+        if state is None:
+            state = begin(start_clustering(runner, source, method, self.request.seed, self._rng(2), self.emit))
+        state = iterate(
+            runner, method, source, state, phase="k-means", emit=self.emit,
+            max_sweeps=method.max_sweeps, tol=method.tol, checkpoint=lambda s: self._save(clustering=s),
+        )  # fmt: skip
+        for name, dtype in (("labels", "int32"), ("confidence", "float32")):
+            self.rows.create(name, self.source.batches, None, dtype)
+        work = Work(source, LabelRows(method), (state.point, state.stats), self.rows, write="labels")
+        _, self.sizes, _ = run_pass(runner, work, keep, "label", self.emit)
+        _, point, stats = self.saved.last
+        return Fitted(self.saved.prepared.scaling, point, stats, method.best(state.point))
+
+
+def prepare(
+    runner: Runner, source: Any, preparation: scaling.Preparation, widths: tuple[int, ...], emit: Emit = silent
+) -> scaling.Prepared:
+    """Return scaling and sample: a probe of a few blocks, then one pass over all.  Raises DataError."""
+    refs = source.refs
+    probe = _Probe(source, tuple(refs[i] for i in sorted({0, len(refs) // 3, 2 * len(refs) // 3, len(refs) - 1})))
+    model = preparation.init(widths)
+    model, _, _ = run_pass(runner, Work(probe, preparation.probe.step, model), preparation.probe.solve, "probe", emit)
+    try:
+        step, solve, _ = preparation.survey
+        model, survey, _ = run_pass(runner, Work(source, step, model), solve, "survey", emit)
+    except ValueError as error:
+        raise DataError(str(error)) from error
+    if float(survey.absent) > 0:
+        raise DataError(
+            f"{int(survey.absent)} samples are missing in every view that was chosen, so nothing is known of them",
+            "choose more views, or import the data without these samples",
+        )
+    if all(bool((h <= lo).all()) for lo, h in zip(survey.low, survey.high, strict=True)):
+        raise DataError("all samples are equal in every view: there is nothing to cluster", "check what was imported")
+    return model
+
+
+@dataclass(frozen=True)
+class _Probe:
+    source: Any
+    refs: tuple[tuple[Batch, int], ...]
+    most_tasks: int = 1 << 30
+
+    def load(self, batch: Batch, block: int) -> Any:
+        return self.source.load(batch, block)
+
+
+def start_clustering(
+    runner: Runner, source: Any, method: kmeans.KMeans, seed: int, rng: np.random.Generator, emit: Emit = silent
+) -> kmeans.Model:
+    """Return k-means' first model, from the seeded sample of the embedding."""
+    size = sampling.sample_size(source.rows, source.row_bytes)
+    step = GatherRows(seed, sampling.threshold(source.rows, size))
+    _, found, _ = run_pass(runner, Work(source, step, None), keep, "k-means: sample", emit)
+    chosen = sampling.smallest(found.positions, seed, size)
+    X, positions = found.rows[chosen], found.positions[chosen]
+    return runner.call(method.start, Sample((X,), np.ones((len(X), 1), bool), positions), rng)
