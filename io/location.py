@@ -104,7 +104,7 @@ class LocalLocation:
         full = self._full(prefix)
         with storage_errors(f"flushing {full} to the disk"):
             paths = _beneath(full)
-            # File systems join the flushes that wait at one time: 5 times faster with threads than one by one.
+            # File systems join flushes that wait together: with threads it takes a fifth of the time.
             with ThreadPoolExecutor(8) as pool:
                 while some := list(islice(paths, 1000)):
                     list(pool.map(_sync, some))

@@ -131,7 +131,7 @@ class BatchReader:
         with self._store.expecting(key, crc), storage_errors(f"reading {key} of {self.path}"):
             try:
                 values = np.asarray(array[rows])
-            except (ValueError, RuntimeError) as error:
+            except (ValueError, RuntimeError, TypeError) as error:
                 raise damage("torn", self.path, key) from error
         self.bytes_read[name] = self.bytes_read.get(name, 0) + values.nbytes
         return values
@@ -144,7 +144,10 @@ class BatchReader:
                     array = zarr.open_array(store=self._store, path=path, mode="r", zarr_format=3)
                 except FileNotFoundError as error:
                     raise damage("missing", self.path, f"{path}/zarr.json") from error
-                except (ValueError, KeyError, TypeError) as error:
+                except (OSError, MemoryError):
+                    raise
+                except Exception as error:
+                    # zarr does not say what it raises for damaged metadata: AttributeError is among it.
                     raise damage("torn", self.path, f"{path}/zarr.json") from error
             self._check_array(name, array)
             self._arrays[name] = array

@@ -116,8 +116,7 @@ def _check_batch(archive: Archive, batch: Batch, report: Report) -> Iterator[int
         try:
             reader.check_metadata(array)
         except StorageError as error:
-            kind = error.kind if isinstance(error, DamageError) else "foreign"
-            report.problems.append(Problem(kind, batch.name, array, None, f"{batch.path}/{array}/zarr.json"))
+            report.problems.append(_metadata_problem(error, batch, array))
         for block in range(batch.blocks):
             expected = None if checksums is None else int(checksums[block, column])
             _check_chunk(archive, batch, array, block, expected, report)
@@ -138,15 +137,18 @@ def _checksums(archive: Archive, batch: Batch, report: Report) -> np.ndarray | N
         return None
     try:
         table = reader.checksums()
-    except StorageError:
-        report.problems.append(
-            Problem("torn", batch.name, "checksum", None, f"{batch.path}/checksum/zarr.json")
-        )
+    except StorageError as error:
+        report.problems.append(_metadata_problem(error, batch, "checksum"))
         return None
     if digest(batch.views, batch.rows, batch.block_rows, table) != batch.digest:
         report.problems.append(Problem("foreign", batch.name, "checksum", None, f"{batch.path}/checksum"))
         return None
     return table
+
+
+def _metadata_problem(error: StorageError, batch: Batch, array: str) -> Problem:
+    kind = error.kind if isinstance(error, DamageError) else "foreign"
+    return Problem(kind, batch.name, array, None, f"{batch.path}/{array}/zarr.json")
 
 
 def _check_chunk(
