@@ -9,11 +9,13 @@ from typing import Any
 from aweigh.algorithms.acmvc import ACMVC
 from aweigh.algorithms.emvgc_lg import EMVGCLG
 from aweigh.algorithms.imvc_cbg import IMVCCBG
+from aweigh.algorithms.l2sc import L2SC
 
 METHODS: dict[str, type] = {
     "emvgc-lg": EMVGCLG,
     "imvc-cbg": IMVCCBG,
     "acmvc": ACMVC,
+    "l2sc": L2SC,
 }
 
 

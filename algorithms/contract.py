@@ -10,7 +10,7 @@ anchors; m anchors; k clusters; V views; a_v (n,) presence of view v; s = Z'1.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, NamedTuple, Protocol, get_type_hints
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 Array = np.ndarray
 Model = Any
 Stats = Any
-Rows = Array | None
+Rows = Array | tuple[tuple[str, Array], ...] | None
 
 Sum = Annotated[Any, "sum"]
 Min = Annotated[Any, "min"]
@@ -26,12 +26,25 @@ Max = Annotated[Any, "max"]
 Gather = Annotated[Any, "gather"]  # rows put end to end in block order; for samples of a fixed size only
 
 
+class Others(Protocol):
+    """All blocks of the batch that a block belongs to, its own among them: nothing is read before it is asked for."""
+
+    def views(self) -> Iterator[tuple[Array, tuple[Array, ...]]]:
+        """Yield each block's row numbers within the batch and its scaled views, in order, one block at a time."""
+
+    def rows(self, name: str) -> Array:
+        """Return all the batch's rows of a per-row array: one of the method's `arrays`, or "carried"."""
+
+    def own(self, name: str) -> Array:
+        """Return this block's rows of the same."""
+
+
 class Block(NamedTuple):
     """One row range of one batch: what a step sees.
 
     `views` are the scaled rows, one (rows, d_v) array a view; `present` is (rows, V) bool; `positions` (rows,) are the
     rows' numbers over all batches and `within` those inside their batch; `carried` (rows, width) is what the last sweep returned for these rows, zeros at
-    first; `others` opens the blocks of the same batch one after the other, for methods that compare rows with rows.
+    first; `others` opens the blocks of the same batch, for methods that compare rows with rows.
     """
 
     views: tuple[Array, ...]
@@ -39,13 +52,15 @@ class Block(NamedTuple):
     positions: Array
     within: Array
     carried: Array
-    others: Callable[[], Any] | None = None
+    others: Others | None = None
 
 
 class Pass(NamedTuple):
     """One reading of the data: `step` a block on a worker, `solve` once on the scheduler.
 
-    `views` is False for a pass that needs only the carried rows.
+    `step` returns sums and rows to write: carried rows as an array, or (name, rows) pairs, the name one of the method's
+    `arrays` or "carried".  Rows as many as the batch has are written to all of its blocks: one step alone returns them.
+    `views` is False for a pass that needs only per-row arrays.
     """
 
     step: Callable[[Model, Block], tuple[Stats, Rows]]
@@ -62,7 +77,12 @@ class Sample(NamedTuple):
 
 
 class Method(Protocol):
-    """A clustering method: hyper-parameters as fields, mathematics as methods, no state."""
+    """A clustering method: hyper-parameters as fields, mathematics as methods, no state.
+
+    A method may declare more: `nonnegative` (its views are scaled to values >= 0); `arrays`, the (name, columns, dtype)
+    of per-row arrays that its passes write and read by name; `admit(rows)`, which raises ValueError where a batch has
+    too many rows; `closing`, the method whose passes and embedding go over earlier batches once more at the end.
+    """
 
     width: int
     prepare: tuple[Pass, ...]

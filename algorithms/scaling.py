@@ -65,6 +65,7 @@ class Preparation:
     seed: int
     rows: int
     sample_rows: int
+    nonnegative: bool = False
 
     def __post_init__(self) -> None:
         if self.scale not in SCALINGS:
@@ -106,7 +107,7 @@ class Preparation:
 
     def _decide(self, model: Prepared, stats: Survey) -> Prepared:
         scaling = tuple(
-            choose(self.scale, *(leaf[v] for leaf in stats[:9]), shift=model.shift[v], rows_all=self.rows)
+            choose(self.scale, *(leaf[v] for leaf in stats[:9]), shift=model.shift[v], nonnegative=self.nonnegative)
             for v in range(len(stats.rows))
         )
         keep = sampling.smallest(stats.sample_positions, self.seed, self.sample_rows)
@@ -168,12 +169,13 @@ def choose(
     zero: Array,
     *,
     shift: Array,
-    rows_all: int,
+    nonnegative: bool = False,
 ) -> ViewScaling:
     """Return the scaling of one view: the kind asked for, or for `auto` the one its values call for, with why.
 
     `auto`: rows already of unit length (|norm - 1| < 1e-3 or zero) are kept; sparse non-negative values (more than
-    half zeros) get sublinear tf-idf and unit rows; anything else the z-score of each feature and unit rows.
+    half zeros) get sublinear tf-idf and unit rows; anything else the z-score of each feature and unit rows.  A method
+    that needs values >= 0 gets sparse non-negative values as they are and anything else min-max scaled instead.
     """
     n, d = float(rows), len(total)
     lowest = float(low.min()) if n else 0.0
@@ -181,6 +183,15 @@ def choose(
     reason = "asked for"
     if kind == "auto":
         kind, reason = _auto(n, lowest, density, float(unit), float(zero))
+        if nonnegative and (kind == "zunit" or lowest < 0):
+            kind, reason = "minmax", f"the method needs values >= 0; {reason}"
+        elif nonnegative and kind == "tfidf":
+            kind, reason = "none", f"the method weighs counts itself; {reason}"
+    elif nonnegative and (kind in ("zscore", "zunit") or (lowest < 0 and kind in ("none", "unit"))):
+        raise ValueError(
+            f"the method needs values >= 0, and {kind} of a view whose smallest value is {lowest:g} has others: "
+            "use minmax, or leave the view out"
+        )
     offset, scale, logarithm = np.zeros(d), np.ones(d), ""
     if kind in ("zscore", "zunit"):
         offset = shift + total / max(n, 1.0)
@@ -217,7 +228,8 @@ def apply(scaling: ViewScaling, X: Array, present: Array) -> Array:
         X = _logarithm(X, scaling.logarithm)
     out = X if X.flags.writeable and X.flags.c_contiguous else np.empty_like(X, order="C")
     _affine(X, present, scaling.shift.astype(X.dtype), scaling.scale.astype(X.dtype), scaling.unit, out)
-    return out
+    # Rows that come later may lie below the smallest value surveyed.
+    return np.maximum(out, 0, out=out) if scaling.kind == "minmax" else out
 
 
 def _logarithm(X: Array, form: str) -> Array:

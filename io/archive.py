@@ -13,9 +13,7 @@ from aweigh.io.reader import BatchReader
 __all__ = ["Archive", "Batch", "BatchReader", "View", "check_name", "create_archive", "open_archive"]
 
 LOCK = "import.lock"
-ROOT = json.dumps(
-    {"attributes": {"aweigh": {"schema": SCHEMA}}, "zarr_format": 3, "node_type": "group"}, indent=2
-)
+ROOT = json.dumps({"attributes": {"aweigh": {"schema": SCHEMA}}, "zarr_format": 3, "node_type": "group"}, indent=2)
 Path = str | os.PathLike[str] | LocalLocation
 
 
@@ -41,9 +39,7 @@ class Archive:
             if batch.name == name:
                 return batch
         names = ", ".join(batch.name for batch in self.batches[:20]) or "none"
-        raise DataError(
-            f"there is no batch {name!r} in {self.path}; its batches are: {names}", "Choose one of these."
-        )
+        raise DataError(f"there is no batch {name!r} in {self.path}; its batches are: {names}", "Choose one of these.")
 
     def __repr__(self) -> str:
         views = ", ".join(f"{view.name}: {view.features} {view.dtype}" for view in self.views.values())

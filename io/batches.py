@@ -68,11 +68,10 @@ def _discard(location: LocalLocation, incoming: Incoming) -> None:
 
 def _write(archive: Archive, incoming: Incoming, progress: Progress | None) -> Batch:
     dtypes = {name: ids_io.stored_dtype(values) for name, values in incoming.columns.items()}
-    writer = BatchWriter(
-        archive.location, incoming.name, incoming.views, incoming.rows, incoming.block_rows, dtypes
-    )
-    scan = _stream(writer, incoming, not archive.batches, progress)
-    return _sealed(incoming, scan, writer.finish())
+    shape = incoming.name, incoming.views, incoming.rows, incoming.block_rows, dtypes
+    with BatchWriter(archive.location, *shape) as writer:
+        scan = _stream(writer, incoming, not archive.batches, progress)
+        return _sealed(incoming, scan, writer.finish())
 
 
 def _sealed(incoming: Incoming, scan: BatchScan, digest: str) -> Batch:
@@ -115,9 +114,7 @@ def _stream(writer: BatchWriter, incoming: Incoming, first: bool, progress: Prog
     return scan
 
 
-def _write_view(
-    writer: BatchWriter, scan: BatchScan, view: View, block: int, values: np.ndarray
-) -> np.ndarray:
+def _write_view(writer: BatchWriter, scan: BatchScan, view: View, block: int, values: np.ndarray) -> np.ndarray:
     """Which rows of the block are there, bool (rows,)."""
     missing = scan.views[view.name].add(values)
     if scan.good and not missing.all():

@@ -17,25 +17,18 @@ def column(what: str, values: Any, rows: int) -> np.ndarray:
     array = np.asarray(values)
     if array.ndim != 1 or len(array) != rows:
         raise DataError(
-            f"{what} of shape {array.shape} were given for {rows} rows: there must be one a row, in one "
-            "dimension",
+            f"{what} of shape {array.shape} were given for {rows} rows: there must be one a row, in one dimension",
             f"Give {rows} {what}, in the order of the rows.",
         )
     if array.dtype.kind in "iu":
         if array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max:
-            raise DataError(
-                f"{what} up to {array.max()} do not fit into int64", f"Give these {what} as strings."
-            )
+            raise DataError(f"{what} up to {array.max()} do not fit into int64", f"Give these {what} as strings.")
         return array.astype(np.int64, copy=False)
-    if array.dtype.kind in "UT" or (
-        array.dtype.kind == "O" and all(isinstance(value, str) for value in array)
-    ):
+    if array.dtype.kind in "UT" or (array.dtype.kind == "O" and all(isinstance(value, str) for value in array)):
         try:
             return array.astype(STRING)
         except (TypeError, UnicodeError) as error:
-            raise DataError(
-                f"{what} hold text that is not valid Unicode: {error}", f"Clean the {what}."
-            ) from error
+            raise DataError(f"{what} hold text that is not valid Unicode: {error}", f"Clean the {what}.") from error
     raise DataError(
         f"{what} of dtype {array.dtype} were given: integers and strings are allowed, since others cannot "
         "be compared or stored exactly",

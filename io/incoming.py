@@ -61,9 +61,7 @@ def check_sources(views: Mapping[str, Source], name: str | None, block_rows: int
     for view, source in views.items():
         check_name("view", view)
         if np.dtype(source.dtype) not in (np.float32, np.float64):
-            raise DataError(
-                f"view {view!r} has dtype {source.dtype}; float32 and float64 are allowed", "Convert it."
-            )
+            raise DataError(f"view {view!r} has dtype {source.dtype}; float32 and float64 are allowed", "Convert it.")
         if source.rows < 1 or source.columns < 1:
             raise DataError(
                 f"view {view!r} has shape ({source.rows}, {source.columns}): there must be at least one row "
@@ -117,24 +115,19 @@ def plan(
 
 
 def _free_name(archive: Archive) -> str:
-    numbers = [
-        int(found[1]) for batch in archive.batches if (found := re.fullmatch(r"batch-(\d+)", batch.name))
-    ]
+    numbers = [int(found[1]) for batch in archive.batches if (found := re.fullmatch(r"batch-(\d+)", batch.name))]
     return f"batch-{max(numbers, default=0) + 1:04d}"
 
 
 def _fixed_views(archive: Archive, sources: Mapping[str, Source]) -> tuple[View, ...]:
-    given = {
-        name: View(name, source.columns, np.dtype(source.dtype).name) for name, source in sources.items()
-    }
+    given = {name: View(name, source.columns, np.dtype(source.dtype).name) for name, source in sources.items()}
     if not archive.batches:
         return tuple(given.values())
     for name, view in given.items():
         fixed = archive.views.get(name)
         if fixed is None:
             raise DataError(
-                f"view {name!r} is not in {archive.path}, whose first batch fixed the views "
-                f"{', '.join(archive.views)}",
+                f"view {name!r} is not in {archive.path}, whose first batch fixed the views {', '.join(archive.views)}",
                 "Leave it out, or make another archive with all views.",
             )
         if view.features != fixed.features:
@@ -145,8 +138,7 @@ def _fixed_views(archive: Archive, sources: Mapping[str, Source]) -> tuple[View,
             )
         if (view.dtype, fixed.dtype) == ("float64", "float32"):
             raise DataError(
-                f"view {name!r} is float64, and the archive's first batch fixed float32: digits would be "
-                "lost silently",
+                f"view {name!r} is float64, and the archive's first batch fixed float32: digits would be lost silently",
                 "Convert the source to float32 yourself.",
             )
     return tuple(archive.views.values())

@@ -84,9 +84,7 @@ def _batches(entries: list[dict[str, Any]], views: tuple[View, ...]) -> tuple[Ba
     start = 0
     for entry in entries:
         per_view = entry["views"]
-        absent = {
-            name: tuple((first, last) for first, last in value["absent"]) for name, value in per_view.items()
-        }
+        absent = {name: tuple((first, last) for first, last in value["absent"]) for name, value in per_view.items()}
         missing = {name: value["missing"] for name, value in per_view.items()}
         batches.append(
             Batch(

@@ -25,10 +25,10 @@ def check_name(kind: str, name: str) -> str:
             "hyphens and begin with a letter or digit, since they become folder names",
             "Choose another.",
         )
-    if name == "zarr.json" or (kind == "view" and name in RESERVED_VIEWS):
+    if name == "zarr.json" or name.endswith(".partial") or (kind == "view" and name in RESERVED_VIEWS):
         raise UsageError(
             f"{name!r} cannot name a {kind}: the archive keeps something of its own under that name "
-            f"(reserved: zarr.json and, for views, {', '.join(RESERVED_VIEWS)})",
+            f"(reserved: zarr.json, *.partial and, for views, {', '.join(RESERVED_VIEWS)})",
             "Choose another.",
         )
     return name

@@ -22,10 +22,11 @@ class BatchReader:
     """
 
     def __init__(self, archive_path: str, batch: Batch) -> None:
-        self.path = archive_path
+        location = open_location(archive_path)
+        self.path = location.path
         self.batch = batch
         self.bytes_read: dict[str, int] = {}
-        self._store = CheckedStore(open_location(archive_path).zarr_store(read_only=True), archive_path)
+        self._store = CheckedStore(location.zarr_store(read_only=True), location.path)
         self._arrays: dict[str, zarr.Array[Any]] = {}
         self._checksums: dict[int, np.ndarray] = {}
 
@@ -100,18 +101,14 @@ class BatchReader:
 
     def _check_rows(self, start: int, stop: int) -> None:
         if not 0 <= start <= stop <= self.batch.rows:
-            raise IndexError(
-                f"rows {start} to {stop} of batch {self.batch.name!r}, which has {self.batch.rows}"
-            )
+            raise IndexError(f"rows {start} to {stop} of batch {self.batch.name!r}, which has {self.batch.rows}")
 
     def _view(self, name: str) -> View:
         for view in self.batch.views:
             if view.name == name:
                 return view
         names = ", ".join(view.name for view in self.batch.views)
-        raise DataError(
-            f"there is no view {name!r} in {self.path}; its views are {names}", "Choose one of these."
-        )
+        raise DataError(f"there is no view {name!r} in {self.path}; its views are {names}", "Choose one of these.")
 
     def _chunk(self, name: str, block: int) -> np.ndarray:
         start, stop = self.batch.block_range(block)

@@ -20,9 +20,7 @@ def exact_blocks(name: str, source: Any, rows_per_block: int) -> Iterator[np.nda
     waiting: list[np.ndarray] = []
     for array in source.blocks(rows_per_block):
         if array.ndim != 2 or array.shape[1] != source.columns or array.dtype != source.dtype:
-            raise DataError(
-                f"{announced} and yielded a block of {array.shape} {array.dtype} after {rows} rows", hint
-            )
+            raise DataError(f"{announced} and yielded a block of {array.shape} {array.dtype} after {rows} rows", hint)
         rows += len(array)
         if rows > source.rows:
             raise DataError(f"{announced} and yielded {rows} rows or more", hint)
@@ -89,9 +87,7 @@ class ViewScan:
                 f"the first in row {row}, column {column} (counted from 0): a row is either whole or missing "
                 "(all NaN)"
             )
-            hint = (
-                "Fill these values in, drop the row from this view (make all of it NaN), or drop the column."
-            )
+            hint = "Fill these values in, drop the row from this view (make all of it NaN), or drop the column."
             found.append((message, hint))
         return found
 

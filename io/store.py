@@ -1,5 +1,6 @@
 """Zarr stores that see each chunk as stored: one refuses damage when reading, one notes what it wrote."""
 
+import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -67,9 +68,7 @@ class _Delegate(Store):
 
     __hash__ = None  # type: ignore[assignment]
 
-    async def get(
-        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
-    ) -> Buffer | None:
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         return await self._inner.get(key, prototype, byte_range)
 
     async def get_partial_values(
@@ -130,9 +129,7 @@ class CheckedStore(_Delegate):
         finally:
             self._expected.pop(key, None)
 
-    async def get(
-        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
-    ) -> Buffer | None:
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         buffer = await self._inner.get(key, prototype, byte_range)
         parts = key.split("/")
         if len(parts) < 5 or parts[3] != "c":
@@ -153,7 +150,22 @@ class RecordingStore(_Delegate):
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
         self.written: dict[str, tuple[int, int]] = {}
+        self._under_way = 0
+        self._stopped = False
 
     async def set(self, key: str, value: Buffer) -> None:
-        await self._inner.set(key, value)
-        self.written[key] = (len(value), stored_crc(value.as_numpy_array()[-4:]))
+        # Counted before it looks, so that `stop` either sees this write or is seen by it.
+        self._under_way += 1
+        try:
+            if self._stopped:
+                raise StorageError(f"{key} was not written: the import has ended")
+            await self._inner.set(key, value)
+            self.written[key] = (len(value), stored_crc(value.as_numpy_array()[-4:]))
+        finally:
+            self._under_way -= 1
+
+    def stop(self) -> None:
+        """Refuse further writes and wait for those under way: zarr leaves some running when one has failed."""
+        self._stopped = True
+        while self._under_way:
+            time.sleep(0.001)

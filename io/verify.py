@@ -45,8 +45,7 @@ def verify(path: Path, repair: bool = False, progress: Callable[[int, int], None
     """The report on an archive; every stored chunk is read, progress is called with (chunks done, chunks).
 
     repair removes uncommitted groups and temporary files, never what is committed; BusyError where an import
-    runs.
-    Without repair an import under way shows up as an uncommitted group.
+    runs. Without repair an import under way shows up as an uncommitted group.
     """
     archive = open_archive(path)
     report = Report()
@@ -71,14 +70,8 @@ def _leftovers(archive: Archive) -> list[Problem]:
     groups = [name for name in location.list("batches") if name != "zarr.json" and not name.endswith(PARTIAL)]
     # The manifest is read after the listing: a batch committed in between must not look uncommitted.
     committed = {batch.name for batch in open_archive(location).batches}
-    found = [
-        Problem("uncommitted", name, None, None, f"batches/{name}")
-        for name in groups
-        if name not in committed
-    ]
-    loose = [
-        name for name in location.list() if name.endswith(PARTIAL) and name.startswith(("manifest.", "zarr."))
-    ]
+    found = [Problem("uncommitted", name, None, None, f"batches/{name}") for name in groups if name not in committed]
+    loose = [name for name in location.list() if name.endswith(PARTIAL) and name.startswith(("manifest.", "zarr."))]
     inside = [name for name in location.walk("batches") if name.endswith(PARTIAL)]
     dead = tuple(f"{problem.name}/" for problem in found)
     for name in loose + [name for name in inside if not name.startswith(dead)]:
@@ -151,9 +144,7 @@ def _metadata_problem(error: StorageError, batch: Batch, array: str) -> Problem:
     return Problem(kind, batch.name, array, None, f"{batch.path}/{array}/zarr.json")
 
 
-def _check_chunk(
-    archive: Archive, batch: Batch, array: str, block: int, expected: int | None, report: Report
-) -> None:
+def _check_chunk(archive: Archive, batch: Batch, array: str, block: int, expected: int | None, report: Report) -> None:
     name = chunk_name(batch.name, array, block)
     if batch.is_absent(array, block):
         kind = "foreign" if archive.location.exists(name) else None

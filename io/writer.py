@@ -46,8 +46,13 @@ class BatchWriter:
         self._checksums = np.zeros((self.blocks, len(self.columns)), np.uint32)
         self._arrays: dict[str, zarr.Array[Any]] = {}
         self._store = RecordingStore(location.zarr_store(read_only=False))
-        with self._errors():
-            self._group = zarr.create_group(store=self._store, path=f"batches/{name}", zarr_format=3)
+        self._group: zarr.Group | None = None
+
+    def __enter__(self) -> "BatchWriter":
+        return self
+
+    def __exit__(self, *ignored: object) -> None:
+        self._store.stop()
 
     def write(self, array: str, block: int, values: np.ndarray, sample: np.ndarray | None = None) -> None:
         """Store one block of an array; a view's first `sample` (or values) decides whether to compress."""
@@ -69,9 +74,7 @@ class BatchWriter:
             shape = self._checksums.shape
             chunks = min(self.blocks, CHECKSUM_ROWS), shape[1]
             names = {"arrays": list(self.columns)}
-            self._array("checksum", shape, chunks, np.uint32, ("chunk", "array"), (), names)[:] = (
-                self._checksums
-            )
+            self._array("checksum", shape, chunks, np.uint32, ("chunk", "array"), (), names)[:] = self._checksums
             for part in range(parts):
                 self._count(chunk_name(self.name, "checksum", part), None)
         for block, column in np.argwhere(self._sizes):
@@ -86,8 +89,7 @@ class BatchWriter:
         found = self.location.size(name)
         if found is None or (size is not None and found != size):
             raise StorageError(
-                f"{name} of {self.location.path} has {found} bytes and {size} were written; "
-                "the batch is not committed",
+                f"{name} of {self.location.path} has {found} bytes and {size} were written; the batch is not committed",
                 "Check the file system and repeat the import.",
             )
 
@@ -103,13 +105,13 @@ class BatchWriter:
         return self._by_rows(name, (), self._dtypes[name], ("sample",), (), {})
 
     def _by_rows(self, name: str, width: Any, dtype: Any, dims: Any, codecs: Any, attributes: Any) -> Any:
-        return self._array(
-            name, (self.rows, *width), (self.block_rows, *width), dtype, dims, codecs, attributes
-        )
+        return self._array(name, (self.rows, *width), (self.block_rows, *width), dtype, dims, codecs, attributes)
 
     def _array(
         self, name: str, shape: Any, chunks: Any, dtype: Any, dims: Any, codecs: Any, attributes: Any
     ) -> "zarr.Array[Any]":
+        if self._group is None:
+            self._group = zarr.create_group(store=self._store, path=f"batches/{self.name}", zarr_format=3)
         return self._group.create_array(
             name,
             shape=shape,

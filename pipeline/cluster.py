@@ -9,18 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import dask
 import distributed
 from distributed import Client, KilledWorker, LocalCluster
 from distributed.client import FutureCancelledError
+from distributed.protocol.serialize import Serialize, Serialized
 
 from aweigh.algorithms.contract import Model, Stats
 from aweigh.io.errors import AweighError, UsageError
@@ -73,9 +73,9 @@ def embedded(workers: int, memory: int | str, *, processes: bool = True, threads
                     threads_per_worker=threads,
                     processes=processes,
                     memory_limit=memory,
-                    host="127.0.0.1",
-                    dashboard_address=None,
+                    dashboard_address="127.0.0.1:0",
                     silence_logs=50,
+                    **({"host": "127.0.0.1"} if processes else {}),
                 ) as cluster,
                 Client(cluster, set_as_default=False) as client,
             ):
@@ -125,6 +125,7 @@ class DaskRunner:
     emit: Emit = silent
     deadline: float = DEADLINE
     solved_on: str = ""
+    _began: set[str] = field(default_factory=set)
 
     def run(self, work: Work, solve: Solve, progress: Callable[[int, int], None]) -> tuple[Model, Stats, Tally]:
         """Return the solved model, the summed statistics and what the pass cost.
@@ -168,9 +169,15 @@ class DaskRunner:
         """Return what each worker is and the most memory that it has held, by address."""
         return dict(self.client.run(_describe_process))
 
+    def restarted(self) -> int:
+        """Return how many of the workers that the fit began with are gone."""
+        return len(self._began - set(self.client.scheduler_info(n_workers=-1)["workers"]))
+
     def floors(self) -> dict[str, int]:
         """Return each worker's resident bytes after its imports, kernels compiled, by address."""
-        return dict(self.client.run(plan.resident_after_imports))
+        found = dict(self.client.run(plan.resident_after_imports))
+        self._began = set(found)
+        return found
 
     def limit(self) -> int | None:
         """Return the smallest memory limit of the workers, None where they have none."""
@@ -236,11 +243,15 @@ async def _solve_there(dask_scheduler: Any, key: str, solve: Solve, model: Model
     answer = await dask_scheduler.gather([key])
     if answer["status"] != "OK":
         return None
-    value = answer["data"][key]
-    if hasattr(value, "frames"):
-        value = distributed.protocol.deserialize(value.header, value.frames)
-    stats, tally = value
+    stats, tally = _unwrapped(answer["data"][key])
     return await asyncio.to_thread(_quietly, solve, model, stats), stats, tally, _here()
+
+
+def _unwrapped(value: Any) -> Any:
+    """Return what a worker's answer holds: bytes from another process, the object itself within one."""
+    if isinstance(value, Serialized):
+        return distributed.protocol.deserialize(value.header, value.frames)
+    return value.data if isinstance(value, Serialize) else value
 
 
 async def _call_there(dask_scheduler: Any, what: Callable[..., Any], given: tuple[Any, ...]) -> Any:
@@ -252,9 +263,11 @@ def _quietly(function: Callable[..., Any], *args: Any) -> Any:
     return function(*args)
 
 
-def _describe_process() -> dict[str, Any]:
+def _describe_process(dask_worker: Any) -> dict[str, Any]:
+    spilled = getattr(dask_worker.data, "spilled_total", (0, 0))
     return {
         "pid": os.getpid(),
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_bytes": plan.peak_bytes(),
+        "spilled_bytes": int(spilled[1]) if isinstance(spilled, tuple) else 0,
         "malloc": {name: os.environ.get(name) for name in WORKER_ENVIRONMENT if name.startswith("MALLOC")},
     }

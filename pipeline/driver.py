@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 import threadpoolctl
 
-from aweigh.algorithms.contract import Method, Model, Stats, settled
-from aweigh.pipeline import task
+from aweigh.algorithms.contract import Model, Stats, settled
+from aweigh.pipeline import plan, task
 from aweigh.pipeline.events import Emit, PassDone, Progress, SweepDone, silent
 from aweigh.pipeline.task import FAN_IN, Tally, Work
 
@@ -26,6 +26,12 @@ class Runner(Protocol):
     def run(self, work: Work, solve: Solve, progress: Callable[[int, int], None]) -> tuple[Model, Stats, Tally]: ...
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any: ...
+
+    def floors(self) -> dict[str, int]: ...
+
+    def limit(self) -> int | None: ...
+
+    def workers(self) -> dict[str, dict[str, Any]]: ...
 
 
 @dataclass
@@ -47,6 +53,18 @@ class SerialRunner:
             stats, tally = parts[0]
             return solve(work.model, stats), stats, tally
 
+    def floors(self) -> dict[str, int]:
+        """Return this process's resident bytes after a worker's imports."""
+        return {"driver": plan.resident_after_imports()}
+
+    def limit(self) -> int | None:
+        """Return None: this process has no limit of ours."""
+        return None
+
+    def workers(self) -> dict[str, dict[str, Any]]:
+        """Return nothing: there are no workers."""
+        return {}
+
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return function(*args), computed here."""
         with threadpoolctl.threadpool_limits(1, user_api="blas"):
@@ -56,7 +74,7 @@ class SerialRunner:
 class State(NamedTuple):
     """Where an iteration stands: `model` starts the next sweep; `point` and `stats` describe the last step taken.
 
-    `slot` names the per-row array that the next pass reads, "" for none yet.
+    `slot` names the per-row array that the next pass reads, `read` the one that the last pass read, "" for none yet.
     """
 
     model: Any
@@ -66,6 +84,7 @@ class State(NamedTuple):
     passes: int
     slot: str
     converged: bool
+    read: str = ""
 
 
 def begin(model: Model) -> State:
@@ -84,7 +103,7 @@ def run_pass(
 
 def iterate(
     runner: Runner,
-    method: Method,
+    method: Any,
     source: Any,
     state: State,
     *,
@@ -109,18 +128,19 @@ def iterate(
 
 
 def _sweep(
-    runner: Runner, method: Method, source: Any, state: State, rows: Any, phase: str, emit: Emit
+    runner: Runner, method: Any, source: Any, state: State, rows: Any, phase: str, emit: Emit
 ) -> State:
-    model, point, stats, passes, slot = state.model, state.point, state.stats, state.passes, state.slot
+    model, point, stats, passes, slot, read = state.model, state.point, state.stats, state.passes, state.slot, state.read
     for step, solve, views in method.sweep:
-        point = model
+        point, read = model, slot
         work = Work(source, step, model, rows, slot or None, method.width, other(slot), views)
         model, stats, tally = run_pass(runner, work, solve, phase, emit)
         passes += 1
         slot = other(slot) if tally.rows_written else slot
     return state._replace(
-        model=model, point=point, stats=stats, passes=passes, slot=slot, history=(*state.history, model.objective)
-    )
+        model=model, point=point, stats=stats, passes=passes, slot=slot, read=read,
+        history=(*state.history, model.objective),
+    )  # fmt: skip
 
 
 def other(slot: str) -> str:
@@ -130,4 +150,4 @@ def other(slot: str) -> str:
 
 def last_read(state: State) -> str | None:
     """Return the per-row array that the last step read: it describes the same point as the statistics."""
-    return other(state.slot) if state.slot and state.passes > 1 else None
+    return state.read or None

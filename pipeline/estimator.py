@@ -139,7 +139,8 @@ def _batch(
         if x.ndim != 2:
             raise DataError(f"view {view!r} has shape {x.shape}: a view is (samples, features)", "use reshape(-1, 1)")
         arrays[view] = np.ascontiguousarray(x, view_dtype(x.dtype, view))
-    rows = check_sources({v: _Shape(x) for v, x in arrays.items()}, None, None)
+    shapes: dict[str, Any] = {v: _Shape(x) for v, x in arrays.items()}
+    rows = check_sources(shapes, None, None)
     views = tuple(View(v, x.shape[1], str(x.dtype)) for v, x in arrays.items())
     if like is not None and views != like:
         raise DataError(f"the views are {views}, and the fit's are {like}", "give the same views in the same order")

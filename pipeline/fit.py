@@ -51,6 +51,7 @@ class Saved(NamedTuple):
     clustering: Any = None
     passes: int = 0
     seconds: float = 0.0
+    revisited: int = 0
 
 
 class Fitted(NamedTuple):
@@ -119,6 +120,12 @@ def labels_of(labels: Array, first: Array, second: Array, k: int) -> tuple[Sizes
     return sizes, (("labels", labels), ("confidence", confidence))
 
 
+def _arrays(method: Any) -> tuple[tuple[str, int, str], ...]:
+    """Return name, columns and dtype of all per-row arrays that a method's passes write, the two slots among them."""
+    slots = tuple((name, method.width, "float64") for name in ("state-0", "state-1") if method.width)
+    return (*slots, *getattr(method, "arrays", ()))
+
+
 def keep(model: Any, stats: Any) -> Any:
     """Solve nothing."""
     return model
@@ -150,11 +157,29 @@ class Fit:
 
     def run(self, runner: Runner) -> Fitted:
         """Return what labels new rows; labels, confidence and embedding are in `rows` then."""
+        self._admit()
         self._prepare(runner)
         for index, batches in enumerate(self.scopes):
             if index >= self.saved.embedded:
                 self._round(runner, index, batches)
+        for index, batches in enumerate(self.scopes[:-1] if self._closing else ()):
+            if index >= self.saved.revisited:
+                self._revisit(runner, index, batches)
         return self._cluster(runner)
+
+    @property
+    def _closing(self) -> Any:
+        """The method that goes over earlier batches once more, None for most."""
+        return getattr(self.method, "closing", None)
+
+    def _admit(self) -> None:
+        """Raise DataError where a batch has more rows than the method takes."""
+        admit = getattr(self.method, "admit", None)
+        for batch in self.source.batches if admit else ():
+            try:
+                admit(batch.rows)
+            except ValueError as error:
+                raise DataError(str(error)) from error
 
     def _save(self, **changes: Any) -> None:
         self.saved = self.saved._replace(**changes)
@@ -170,7 +195,8 @@ class Fit:
             row_bytes = sum(self.features.values()) * np.dtype(self.dtype).itemsize
             size = sampling.sample_size(source.rows, row_bytes)
             scale = self.request.scale or "auto"
-            preparation = scaling.Preparation(scale, self.request.seed, source.rows, size)
+            nonnegative = getattr(self.method, "nonnegative", False)
+            preparation = scaling.Preparation(scale, self.request.seed, source.rows, size, nonnegative)
             prepared = prepare(runner, source, preparation, tuple(self.features.values()), self.emit)
             for view, chosen in zip(self.features, prepared.scaling, strict=True):
                 self.emit(Note(f"view {view}: scaling {chosen.kind} ({chosen.reason})"))
@@ -178,18 +204,35 @@ class Fit:
         self.source = replace(self.source, scaling=self.saved.prepared.scaling)
 
     def _round(self, runner: Runner, index: int, batches: tuple[Batch, ...]) -> None:
-        method, rows, source = self.method, self.rows, task.restrict(self.source, batches)
-        phase = f"batch {batches[0].name}" if method.rounds else "sweep"
-        state = self.saved.state
+        phase = f"batch {batches[0].name}" if self.method.rounds else "sweep"
+        state = self._learn(runner, self.method, self._rng(1, index), batches, phase)
+        done = Round([b.name for b in batches], list(state.history), state.converged)
+        last = (state.model, state.point, state.stats)
+        self._save(rounds=(*self.saved.rounds, done), last=last, state=None, embedded=index + 1, revisited=0)
+        self._forget(self.method, batches)
+
+    def _revisit(self, runner: Runner, index: int, batches: tuple[Batch, ...]) -> None:
+        """Write the embedding of an earlier batch anew, from the last model, which stays."""
+        self._learn(runner, self._closing, self._rng(3, index), batches, f"batch {batches[0].name} again")
+        self._save(state=None, revisited=index + 1)
+        self._forget(self._closing, batches)
+
+    def _learn(
+        self, runner: Runner, method: Any, rng: np.random.Generator, batches: tuple[Batch, ...], phase: str
+    ) -> State:
+        """Return the state after the sweeps of a method over some batches, whose embedding is written then."""
+        rows, source, state = self.rows, task.restrict(self.source, batches), self.saved.state
         if state is None:
             prior = self.saved.last[0] if self.saved.last is not None else None
-            model = runner.call(method.start, self.saved.prepared.sample, self._rng(1, index), prior)
-            for step, solve, views in method.prepare:
-                work = Work(source, step, model, rows, None, method.width, None, views)
-                model, _, _ = run_pass(runner, work, solve, f"{phase}: prepare", self.emit)
-            if method.width:
-                for name in ("state-0", "state-1"):
-                    rows.create(name, batches, method.width, "float64")
+            model = runner.call(method.start, self.saved.prepared.sample, rng, prior)
+            for name, width, dtype in _arrays(method):
+                rows.create(name, batches, width, dtype)
+            try:
+                for step, solve, views in method.prepare:
+                    work = Work(source, step, model, rows, None, method.width, None, views)
+                    model, _, _ = run_pass(runner, work, solve, f"{phase}: prepare", self.emit)
+            except ValueError as error:
+                raise DataError(str(error)) from error
             state = begin(model)
         state = iterate(
             runner, method, source, state,
@@ -201,10 +244,11 @@ class Fit:
         point = (state.point, state.stats)
         work = Work(source, EmbedRows(method), point, rows, last_read(state), method.width, "embedding")
         run_pass(runner, work, keep, f"{phase}: embed", self.emit)
-        done = Round([b.name for b in batches], list(state.history), state.converged)
-        self._save(rounds=(*self.saved.rounds, done), last=(state.model, *point), state=None, embedded=index + 1)
-        for name in ("state-0", "state-1") if method.width else ():
-            rows.delete(name, batches)
+        return state
+
+    def _forget(self, method: Any, batches: tuple[Batch, ...]) -> None:
+        for name, _, _ in _arrays(method):
+            self.rows.delete(name, batches)
 
     def _cluster(self, runner: Runner) -> Fitted:
         method = kmeans.KMeans(self.request.clusters)

@@ -8,6 +8,7 @@ a step makes, the model with its sums, and the gathered sample.
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
@@ -56,7 +57,7 @@ def fit_plan(archive: Archive, source: task.ArchiveSource, method: Any, runner: 
     block_bytes = block_rows * row_bytes
     m, features = getattr(method, "m", method.clusters), sum(view.features for view in views)
     sample = sampling.sample_size(rows, row_bytes) * row_bytes
-    floors = runner.floors() if hasattr(runner, "floors") else {}
+    floors = runner.floors() if runner is not None else {}
     floor = max(floors.values(), default=0) or measured_floor()
     largest = max(block_rows * view.row_bytes for view in views)
     model = (m * features + m * m) * 8
@@ -76,7 +77,7 @@ def fit_plan(archive: Archive, source: task.ArchiveSource, method: Any, runner: 
         worker_floor_bytes=floor,
         worker_peak_bytes=worker,
         driver_peak_bytes=floor + 8 * sample + 16 * model + ALLOCATOR + 64 * MIB,
-        worker_limit_bytes=runner.limit() if hasattr(runner, "limit") else None,
+        worker_limit_bytes=runner.limit() if runner is not None else None,
         workers=len(floors) or 1,
     )
 
@@ -110,6 +111,11 @@ def default_memory(workers: int) -> int:
     """Return the memory of one embedded worker: its share of nine tenths of what the machine has."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return int(0.9 * total / workers)
+
+
+def peak_bytes() -> int:
+    """Return the most bytes that this process has had resident."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def resident_after_imports() -> int:

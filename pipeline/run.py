@@ -189,7 +189,7 @@ class Job:
     def _publish(self, runner: Runner, steps: Fit, fitted: Fitted, estimate: Any) -> dict[str, Any]:
         self.folder.write(MODEL, trees.dumps(fitted))
         rounds = steps.saved.rounds
-        workers = runner.workers() if hasattr(runner, "workers") else {}
+        workers = runner.workers()
         peak = max([int(t.peak_bytes) for _, t in self.tallies] + [w["peak_bytes"] for w in workers.values()])
         record = {
             "run": self.folder.name,
@@ -210,6 +210,9 @@ class Job:
             },
             "sizes": [int(n) for n in steps.sizes.rows],
             "plan": estimate.as_dict(),
+            "driver_peak_bytes": plan.peak_bytes(),
+            "spilled_bytes": sum(w["spilled_bytes"] for w in workers.values()),
+            "restarted_workers": runner.restarted() if workers else 0,
             "workers": workers,
             "work": _summary(self.tallies),
         }

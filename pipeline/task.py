@@ -8,7 +8,7 @@ from __future__ import annotations
 import resource
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -16,7 +16,7 @@ import numpy as np
 import threadpoolctl
 
 from aweigh.algorithms import scaling
-from aweigh.algorithms.contract import Array, Block, Max, Stats, Sum, combine
+from aweigh.algorithms.contract import Array, Block, Max, Rows, Stats, Sum, combine
 from aweigh.io.archive import Batch, BatchReader
 
 FAN_IN = 8
@@ -86,7 +86,11 @@ class ArchiveSource(Batches):
     def load(self, batch: Batch, block: int) -> tuple[tuple[Array, ...], Array, int]:
         """Return the scaled views, the presence (rows, V) and the logical bytes read."""
         reader = _reader(self.path, batch)
-        present = reader.present(block)[:, list(self.columns)]
+        first, last = batch.block_range(block)
+        if any(batch.missing.get(name) for name in self.views):
+            present = reader.present(block)[:, list(self.columns)]
+        else:
+            present = np.ones((last - first, len(self.views)), bool)
         raw = [reader.view(name, block) for name in self.views]
         read = sum(X.nbytes for X in raw)
         return _scaled(self.scaling, raw, present), present, read
@@ -141,7 +145,7 @@ class Work(NamedTuple):
     """What is broadcast once a pass: the step, its model, where blocks come from and where rows go."""
 
     source: Any
-    step: Callable[[Any, Block], tuple[Stats, Array | tuple[tuple[str, Array], ...] | None]]
+    step: Callable[[Any, Block], tuple[Stats, Rows]]
     model: Any
     rows: RowArrays | None = None
     carried: str | None = None
@@ -205,21 +209,71 @@ def _one(work: Work, batch: Batch, number: int) -> tuple[Stats, Tally]:
         carried = work.rows.read(work.carried, batch, number)
     within = np.arange(first, last)
     loaded = time.perf_counter()
-    stats, rows = work.step(work.model, Block(views, present, batch.start + within, within, carried))
+    siblings = Siblings(work, batch, number)
+    stats, rows = work.step(work.model, Block(views, present, batch.start + within, within, carried, siblings))
     computed = time.perf_counter()
-    written = 0
-    if rows is not None and work.rows is not None and work.write is not None:
-        named = ((work.write, rows),) if isinstance(rows, np.ndarray) else rows
-        for name, values in named:
-            work.rows.write(name, batch, number, values)
-            written += values.nbytes
+    written = _write(work, batch, number, rows)
     done = time.perf_counter()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     tally = Tally(
-        1, last - first, view_bytes, carried.nbytes if work.carried else 0, written,
+        1, last - first, view_bytes + siblings.view_bytes,
+        (carried.nbytes if work.carried else 0) + siblings.row_bytes, written,
         loaded - began, computed - loaded, done - computed, peak,
     )  # fmt: skip
     return stats, tally
+
+
+def _write(work: Work, batch: Batch, number: int, rows: Rows) -> int:
+    """Write what a step returned and return its bytes; "carried" rows go to the slot that the work names, if any."""
+    written = 0
+    if rows is None or work.rows is None:
+        return written
+    for name, values in (("carried", rows),) if isinstance(rows, np.ndarray) else rows:
+        target = work.write if name == "carried" else name
+        if target is None:
+            continue
+        first, last = batch.block_range(number)
+        if len(values) == last - first:
+            work.rows.write(target, batch, number, values)
+        else:
+            for i in range(batch.blocks):
+                work.rows.write(target, batch, i, values[slice(*batch.block_range(i))])
+        written += values.nbytes
+    return written
+
+
+@dataclass
+class Siblings:
+    """The blocks of one batch, for the step of one of them; counts what is read."""
+
+    work: Work
+    batch: Batch
+    number: int
+    view_bytes: int = 0
+    row_bytes: int = 0
+
+    def views(self) -> Iterator[tuple[Array, tuple[Array, ...]]]:
+        """Yield each block's row numbers within the batch and its scaled views."""
+        for i in range(self.batch.blocks):
+            views, _, read = self.work.source.load(self.batch, i)
+            self.view_bytes += read
+            yield np.arange(*self.batch.block_range(i)), views
+
+    def rows(self, name: str) -> Array:
+        """Return all rows of a per-row array."""
+        return np.concatenate([self._read(name, i) for i in range(self.batch.blocks)])
+
+    def own(self, name: str) -> Array:
+        """Return the step's own rows of a per-row array."""
+        return self._read(name, self.number)
+
+    def _read(self, name: str, block: int) -> Array:
+        target = self.work.carried if name == "carried" else name
+        assert self.work.rows is not None
+        assert target is not None
+        rows = self.work.rows.read(target, self.batch, block)
+        self.row_bytes += rows.nbytes
+        return rows
 
 
 _readers: dict[tuple[str, str, str], BatchReader] = {}

@@ -96,9 +96,7 @@ def test_float32_goes_exactly_into_a_float64_view(path):
 
 
 def test_plain_zarr_reads_it_and_codecs_fit_the_data(path):
-    import_batch(
-        path, {"a": Rows(noise(2000, 5)), "b": Rows(counts(2000, 3))}, ids=np.arange(2000).astype(str)
-    )
+    import_batch(path, {"a": Rows(noise(2000, 5)), "b": Rows(counts(2000, 3))}, ids=np.arange(2000).astype(str))
     group = zarr.open_group(path, path="batches/batch-0001", mode="r")
     np.testing.assert_array_equal(group["a"][:], noise(2000, 5))
     assert group["sample"][:3].tolist() == ["0", "1", "2"]
@@ -174,9 +172,7 @@ def test_the_digest_tells_contents_apart(tmp_path):
 
 def test_the_manifest_stays_small():
     view = View("a", 8, "float32")
-    batch = Batch(
-        "b", 10**8, 0, 1000, (view,), Ids("int", 0, 10**8), None, "0" * 64, {"a": 0}, {"a": ((5, 99999),)}
-    )
+    batch = Batch("b", 10**8, 0, 1000, (view,), Ids("int", 0, 10**8), None, "0" * 64, {"a": 0}, {"a": ((5, 99999),)})
     data = encode(Manifest((view,), (batch,)))
     assert len(data) < 600
     assert decode(data, "here").batches == (batch,)

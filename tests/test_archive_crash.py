@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -92,6 +91,10 @@ def views(rows=100):
 def check(path, names):
     archive = open_archive(path)
     assert [batch.name for batch in archive.batches] == names
+    check_values(archive)
+
+
+def check_values(archive):
     for batch in archive.batches:
         handle = BatchReader(archive.path, batch)
         np.testing.assert_array_equal(handle.rows("a", 0, batch.rows), noise(batch.rows, 50))
@@ -131,7 +134,7 @@ def test_killed_once_the_manifest_is_replaced(path):
     assert child.returncode == -signal.SIGKILL
     check(path, ["first", "b"])
     assert verify(path).problems == []
-    with pytest.raises(DataError, match="a batch 'b' in .* already"):
+    with pytest.raises(DataError, match=r"a batch 'b' in .* already"):
         import_batch(path, views(), name="b")
 
 
@@ -204,10 +207,10 @@ def test_readers_never_see_half_a_batch(path):
     writer.start()
     seen = set()
     while writer.is_alive():
-        count = len(open_archive(path).batches)
-        seen.add(count)
-        check(path, names[:count]) if count == len(open_archive(path).batches) else None
-        time.sleep(0.005)
+        archive = open_archive(path)
+        check_values(archive)
+        assert [batch.name for batch in archive.batches] == names[: len(archive.batches)]
+        seen.add(len(archive.batches))
     writer.join()
     assert not failures
     check(path, names)

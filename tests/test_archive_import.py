@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -108,9 +109,7 @@ def test_refused(archive, case):
     views, options, message = REFUSED[case]
     before = sorted(open_location(archive).walk())
     with pytest.raises((DataError, UsageError), match=message) as caught:
-        import_batch(
-            archive, {name: Rows(values) for name, values in views.items()}, **{"block_rows": 4, **options}
-        )
+        import_batch(archive, {name: Rows(values) for name, values in views.items()}, **{"block_rows": 4, **options})
     assert caught.value.hint
     assert sorted(open_location(archive).walk()) == before
     assert verify(archive).ok
@@ -199,7 +198,7 @@ def test_urls(url, message):
 def test_names():
     for name in ("a", "0", "A.b-c_d", "x" * 64):
         assert check_name("run", name) == name
-    for name in ("", ".a", "-a", "a b", "a/b", "x" * 65, "a\n", "é", 3, "zarr.json"):
+    for name in ("", ".a", "-a", "a b", "a/b", "x" * 65, "a\n", "é", 3, "zarr.json", "x.partial"):
         with pytest.raises(UsageError, match="cannot name a run"):
             check_name("run", name)
 
@@ -259,6 +258,24 @@ def test_a_disk_that_refuses_a_chunk(archive, monkeypatch, code, message, number
     import_batch(archive, {"a": Rows(A)}, block_rows=5)
 
 
+def test_zarr_writes_nothing_after_the_clean_up(archive, monkeypatch):
+    """zarr writes an array's metadata and looks for its parents' at the same time; where the write fails, it may
+    look after the clean-up, and make the parents anew."""
+    real = pathlib.Path.is_file
+
+    def slow(self):
+        time.sleep(0.2)
+        return real(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pathlib.Path, "is_file", slow)
+        fail_at(patch, pathlib.Path, "replace", 2, errno.ENOSPC)
+        with pytest.raises(StorageError, match="disk full"):
+            import_batch(archive, {"a": Rows(A)}, block_rows=5)
+        time.sleep(0.4)
+    assert verify(archive).ok
+
+
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_disk_that_is_full_when_the_manifest_is_due(archive, monkeypatch, call):
     before = open_archive(archive)
@@ -304,9 +321,7 @@ def test_progress_and_the_lock(archive):
 
     def look(done, rows):
         seen.append((done, rows))
-        with pytest.raises(
-            BusyError, match=rf"import of batch b, process {os.getpid()} on .*, since \d"
-        ) as caught:
+        with pytest.raises(BusyError, match=rf"import of batch b, process {os.getpid()} on .*, since \d") as caught:
             import_batch(archive, {"a": Rows(A)})
         assert caught.value.exit_code == 75
         with pytest.raises(BusyError, match=r"archive.zarr is locked by"):
@@ -349,9 +364,8 @@ from aweigh.io.batches import import_batch
 def peak():
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
-import_batch(sys.argv[1], {"a": Stream(150_000, 64), "b": Stream(150_000, 32)}, name="warm")
 before = peak()
-import_batch(sys.argv[1], {"a": Stream(900_000, 64), "b": Stream(900_000, 32)})
+import_batch(sys.argv[1], {"a": Stream(1_000_000, 64), "b": Stream(1_000_000, 32)})
 print(peak() - before)
 """
 
@@ -367,4 +381,4 @@ def test_memory_does_not_grow_with_the_batch(path):
         text=True,
         check=True,
     )
-    assert float(done.stdout) < 40, "MiB more for 330 MiB than for 55 MiB"
+    assert float(done.stdout) < 180, "MiB for a batch of 366 MiB in blocks of 12"

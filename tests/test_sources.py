@@ -664,13 +664,14 @@ def test_zarr_never_unpickles(tmp_path):
     about = tmp_path / "x.zarr" / ".zarray"
     trap, codec = tmp_path / "trap", {"id": "pickle", "protocol": 4}
     (tmp_path / "x.zarr" / "0.0").write_bytes(b"cbuiltins\nopen\n(V%s\nVw\ntR." % str(trap).encode())
+    metadata = json.loads(about.read_text())
     text = {"dtype": "|O", "fill_value": "", "filters": [{"id": "vlen-utf8"}], "compressor": codec}
     for changes, match in (
         (text, "x.zarr is stored with the codec pickle, which is never loaded"),
         ({"compressor": codec}, "x.zarr is damaged"),
         ({"filters": [codec]}, "x.zarr is damaged"),
     ):
-        about.write_text(json.dumps(json.loads(about.read_text()) | changes))
+        about.write_text(json.dumps(metadata | changes))
         refused(tmp_path / "x.zarr", match)
         assert not trap.exists()
 
