@@ -107,13 +107,12 @@ class ACMVC:
 
     def start(self, sample: Sample, rng: np.random.Generator, prior: Model | None = None) -> Model:
         """Return the first model of a round: seeded anchors, or those of the round before."""
-        V, k = len(sample.views), self.clusters
-        even, zero = np.full(V, 1.0 / V), np.zeros((k, k))
-        if prior is not None:
-            A = prior.A_last
-            return Model(A, A, prior.V, even, zero, False, (A, prior.V), None, np.inf)
-        A = tuple(self._anchors(sample, rng))
-        return Model(A, A, np.zeros((self.m, k)), even, zero, False, None, None, np.inf)
+        if prior is None:
+            A, V, previous = tuple(self._anchors(sample, rng)), np.zeros((self.m, self.clusters)), None
+        else:
+            A, V, previous = prior.A_last, prior.V, (prior.A_last, prior.V)
+        nothing = np.zeros((self.clusters, self.clusters))
+        return Model(A, A, V, np.full(len(A), 1.0 / len(A)), nothing, False, previous, None, np.inf)
 
     def _anchors(self, sample: Sample, rng: np.random.Generator) -> list[Array]:
         if self.init == "paper":

@@ -77,7 +77,10 @@ def _insert(products, s, t, at, numbers, near, distance, quantum):  # type: igno
             number = numbers[j]
             if number == at[i]:
                 continue
-            d = np.round(max(s[i] + t[j] - 2.0 * products[i, j], 0.0) / quantum) * quantum
+            d = max(s[i] + t[j] - 2.0 * products[i, j], 0.0)
+            if d > distance[i, K - 1] + quantum:
+                continue
+            d = np.round(d / quantum) * quantum
             if d > distance[i, K - 1] or (d == distance[i, K - 1] and number > near[i, K - 1]):
                 continue
             place = K - 1

@@ -75,11 +75,10 @@ class Gram(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """E'KE, X̂'E, and (X̂L)'(X̂L)."""
+    """E'KE and X̂'E."""
 
     EtKE: Sum
     XtE: Sum
-    LtL: Sum
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class L2SC:
     b: str = "procrustes"
     graph: str = "exact"
     exact_rows: int = 50_000
-    probes: int = 8
+    probes: int = 16
     reencode: bool = False
     frozen: bool = False
 
@@ -284,8 +283,7 @@ class L2SC:
         X = _side_by_side(block.views)
         scaled = E * inverse_root(X.sum(axis=1, dtype=np.float64))[:, None]
         XtE = inverse_root(model.mass)[:, None] * f64(X.T @ scaled.astype(X.dtype))
-        XL = _project(model, X)
-        return Sums(E.T @ KE, XtE, XL.T @ XL), None
+        return Sums(E.T @ KE, XtE), None
 
     def solve(self, model: Model, sums: Sums) -> Model:
         """Return B = procrustes(C'L) and L = procrustes(C B / T + μ R L), R = 2‖l_i‖; or a frozen library's value."""
@@ -317,8 +315,12 @@ class L2SC:
         return linalg.unit_rows(block.carried @ model.G @ self._B(model, sums))
 
     def place(self, model: Model, sums: Sums, block: Block) -> Array:
-        """Return the embedding of rows that were not in the fit."""
-        raise NotImplementedError
+        """Return x̂ L with rows to unit length for rows that were not in the fit: approximate.
+
+        Such rows are in no graph, so that the library alone speaks: λ X̂ L B' is what E follows, and (X̂ L B') B = X̂ L.
+        The features are weighed as in the last task.
+        """
+        return linalg.unit_rows(_project(model._replace(L=self.solve(model, sums).L), _side_by_side(block.views)))
 
 
 _CHOICES = {"affinity": ("auto", "tfidf", "same"), "b": ("procrustes", "eigen"), "graph": ("exact", "cells")}

@@ -65,12 +65,13 @@ class RunFolder:
                 self.archive.location.write(f"{folder}/zarr.json", json.dumps(group).encode())
         self.write_json(CONFIG, config)
 
-    def finish(self, record: Any) -> None:
-        """Make the run complete, and the latest one."""
+    def finish(self, record: Any, latest: bool = True) -> None:
+        """Make the run complete, and the latest one where asked."""
         self.archive.location.sync(self.folder)
         self.write_json(RECORD, record)
         self.archive.location.delete(f"{self.folder}/{CHECKPOINT}")
-        self.archive.location.write(LATEST, json.dumps({"run": self.name}).encode())
+        if latest:
+            self.archive.location.write(LATEST, json.dumps({"run": self.name}).encode())
 
 
 def _absent(run: RunFolder, name: str) -> Any:

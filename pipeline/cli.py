@@ -306,6 +306,30 @@ REPORTED = (
 
 @main.command()
 @click.argument("archive")
+@click.option("--run", metavar="NAME", help="The run whose model labels; the latest otherwise.")
+@click.option("--batch", "batches", multiple=True, metavar="B", help="A batch to label; those not yet seen otherwise.")
+@click.option("--to", "name", metavar="NAME", help="Name of the run that holds the labels.")
+@computing
+@shared
+def assign(
+    archive: str, run: str | None, batches: tuple[str, ...], name: str | None, runner: Any, as_json: bool, debug: bool
+) -> None:
+    """Label rows of ARCHIVE with the frozen model of a run.
+
+    \b
+    Example:  aweigh assign a.zarr --run monday --batch tuesday
+    """
+    from aweigh.pipeline.assign import label_batches
+    from aweigh.pipeline.show import Watcher
+
+    with Watcher() as watch, runner(watch) as where:
+        record = label_batches(archive, run, batches, name, where, watch)
+    text = f"run {record['run']}: {record['samples']} samples of {', '.join(record['batches'])} labelled"
+    say(as_json, record, f"{text} by the model of {record['assigned_from']}")
+
+
+@main.command()
+@click.argument("archive")
 @click.option("--run", metavar="NAME", help="The run; the latest otherwise.")
 @shared
 def score(archive: str, run: str | None, as_json: bool, debug: bool) -> None:

@@ -49,7 +49,7 @@ class Saved(NamedTuple):
     state: Any = None
     embedded: int = 0
     clustering: Any = None
-    passes: int = 0
+    work: Any = ()
     seconds: float = 0.0
     revisited: int = 0
 
@@ -61,6 +61,14 @@ class Fitted(NamedTuple):
     point: Any
     stats: Any
     centres: Any
+
+
+def records_of(method: Any) -> tuple[type, ...]:
+    """Return the named tuples that a checkpoint or a model of a method may hold."""
+    return (
+        Saved, Round, Fitted, State, Sample, scaling.Prepared, scaling.ViewScaling, kmeans.Model, kmeans.Sums,
+        *method.records,
+    )  # fmt: skip
 
 
 class Gathered(NamedTuple):
@@ -234,6 +242,8 @@ class Fit:
             except ValueError as error:
                 raise DataError(str(error)) from error
             state = begin(model)
+            # The sample has done its part, and is too large to be written with every sweep.
+            self._save(prepared=self.saved.prepared._replace(sample=None), state=state)
         state = iterate(
             runner, method, source, state,
             rows=rows, phase=phase, emit=self.emit, checkpoint=lambda s: self._save(state=s),

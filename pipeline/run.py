@@ -13,17 +13,15 @@ from typing import Any
 import numpy as np
 
 from aweigh import algorithms
-from aweigh.algorithms import kmeans, scaling
-from aweigh.algorithms.contract import Sample
 from aweigh.io import trees
 from aweigh.io.archive import Archive, Batch, check_name, open_archive
 from aweigh.io.errors import DataError, UsageError
 from aweigh.io.rows import ZarrRows
 from aweigh.io.runs import CHECKPOINT, CONFIG, MODEL, RunFolder, incomplete_run
 from aweigh.pipeline import cluster, plan, task, versions
-from aweigh.pipeline.driver import Runner, State
+from aweigh.pipeline.driver import Runner
 from aweigh.pipeline.events import Emit, Event, Note, PassDone, silent
-from aweigh.pipeline.fit import Fit, Fitted, Request, Round, Saved
+from aweigh.pipeline.fit import Fit, Fitted, Request, Saved, records_of
 from aweigh.pipeline.task import ArchiveSource
 
 
@@ -98,7 +96,12 @@ def _request(folder: RunFolder, emit: Emit) -> Request:
     changed = versions.differences(config["versions"], versions.collect())
     if changed:
         emit(Note(f"resuming on other versions ({changed}): results may differ in the last bits", warning=True))
-    fields = config["request"]
+    return request_of(config)
+
+
+def request_of(config: dict[str, Any]) -> Request:
+    """Return what a run was asked, with the method that was chosen for it."""
+    fields = {**config["request"], "method": config["method"]}
     return Request(**{**fields, "views": tuple(fields["views"]) if fields["views"] else None})
 
 
@@ -138,7 +141,7 @@ class Job:
         job.emit = job._tell(emit)
         if resumed:
             data = folder.read(CHECKPOINT)
-            job.saved = trees.loads(data, job.records) if data is not None else Saved()
+            job.saved = trees.loads(data, records_of(method)) if data is not None else Saved()
             config = folder.read_json(CONFIG)
             stored = tuple((b["name"], b["digest"]) for b in config["batches"])
             batches = tuple(archive.batch(n) for n, _ in stored)
@@ -146,14 +149,6 @@ class Job:
                 raise DataError(f"the batches of run {folder.name!r} have changed", "begin a new run")
             job.source = task.restrict(source, batches)
         return job
-
-    @property
-    def records(self) -> tuple[type, ...]:
-        """The named tuples that a checkpoint of this job may hold."""
-        return (
-            Saved, Round, Fitted, State, Sample, scaling.Prepared, scaling.ViewScaling, kmeans.Model, kmeans.Sums,
-            *self.method.records,
-        )  # fmt: skip
 
     def _tell(self, emit: Emit) -> Emit:
         def tell(event: Event) -> None:
@@ -181,10 +176,24 @@ class Job:
         steps = Fit(
             self.source, self.method, self.request, {v.name: v.features for v in views},
             str(np.result_type(*(v.dtype for v in views))), ZarrRows(self.archive.path, self.folder.folder),
-            self.emit, lambda saved: self.folder.write(CHECKPOINT, trees.dumps(saved)), self.saved,
+            self.emit, self._checkpoint, self.saved,
         )  # fmt: skip
         fitted = steps.run(runner)
         return self._publish(runner, steps, fitted, estimate)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of this run so far, those before an interruption included."""
+        return round(self.saved.seconds + time.monotonic() - self.began, 3)
+
+    @property
+    def work(self) -> list[dict[str, Any]]:
+        """What each pass so far has cost, those before an interruption included."""
+        return [*self.saved.work, *_summary(self.tallies)]
+
+    def _checkpoint(self, saved: Saved) -> None:
+        saved = saved._replace(work=self.work, seconds=self.seconds)
+        self.folder.write(CHECKPOINT, trees.dumps(saved))
 
     def _publish(self, runner: Runner, steps: Fit, fitted: Fitted, estimate: Any) -> dict[str, Any]:
         self.folder.write(MODEL, trees.dumps(fitted))
@@ -197,10 +206,10 @@ class Job:
             "samples": self.source.rows,
             "clusters": self.request.clusters,
             "sweeps": sum(len(r.objective) for r in rounds),
-            "passes": len(self.tallies),
+            "passes": len(self.work),
             "objective": rounds[-1].objective,
             "converged": all(r.converged for r in rounds),
-            "seconds": round(time.monotonic() - self.began, 3),
+            "seconds": self.seconds,
             "peak_worker_bytes": peak,
             "solved_on": runner.solved_on,
             "parameters": {k: v for k, v in dataclasses.asdict(self.method).items()},
@@ -214,7 +223,7 @@ class Job:
             "spilled_bytes": sum(w["spilled_bytes"] for w in workers.values()),
             "restarted_workers": runner.restarted() if workers else 0,
             "workers": workers,
-            "work": _summary(self.tallies),
+            "work": self.work,
         }
         if self.method.rounds:
             record["rounds"] = [
@@ -234,13 +243,20 @@ def choose_method(batches: tuple[Batch, ...], views: tuple[str, ...], name: str)
         raise UsageError(
             f"there is no method {name!r}; there are {', '.join(algorithms.METHODS)}", "see `aweigh methods`"
         )
-    if name not in able:
+    refuse_missing(batches, views, algorithms.METHODS[name], name)
+    return name
+
+
+def refuse_missing(batches: tuple[Batch, ...], views: tuple[str, ...], method: Any, name: str) -> None:
+    """Raise DataError where rows are missing from views and the method needs them all."""
+    counts = {view: sum(batch.missing.get(view, 0) for batch in batches) for view in views}
+    if any(counts.values()) and not method.missing:
         told = ", ".join(f"{v}: {n}" for v, n in counts.items() if n)
+        able = " or ".join(n for n, m in algorithms.METHODS.items() if m.missing)
         raise DataError(
             f"{name} needs every sample in every view, and rows are missing ({told})",
-            f"use -m {able[0]}, or choose complete views with --views",
+            f"use -m {able}, or choose complete views with --views",
         )
-    return name
 
 
 def make_method(name: str, request: Request, batches: tuple[Batch, ...]) -> Any:
