@@ -106,7 +106,7 @@ class IMVCCBG:
         views = [X[complete] for X in sample.views]
         labels = kmeans.cluster(np.hstack(views), self.m, rng)
         Z = np.eye(self.m)[labels]
-        assert V == len(views)
+        assert len(views) == V
         return self._with_C(tuple(Z.T @ f64(X) for X in views))
 
     def _with_C(self, ZtX: tuple[Array, ...]) -> Model:

@@ -199,7 +199,7 @@ class L2SC:
         X = _side_by_side(block.views)
         return Survey(
             np.float64(len(X)), X.sum(axis=0, dtype=np.float64), f64((X != 0).sum(axis=0)),
-            np.float64((X != np.floor(X)).sum()), np.float64(X.min(initial=np.inf)), block.positions.min(),
+            np.float64((np.floor(X) != X).sum()), np.float64(X.min(initial=np.inf)), block.positions.min(),
         ), None  # fmt: skip
 
     def _admit_task(self, model: Model, survey: Survey) -> Model:

@@ -8,9 +8,9 @@ import numpy as np
 import zarr
 from zarr.codecs import BytesCodec, Crc32cCodec
 
+from aweigh.io.archive import Batch
 from aweigh.io.errors import StorageError
 from aweigh.io.location import open_location, storage_errors
-from aweigh.io.archive import Batch
 from aweigh.io.store import CheckedStore
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from aweigh import algorithms
-
 from aweigh.algorithms import kmeans
 from aweigh.algorithms.contract import Array, Block
 from aweigh.io import trees

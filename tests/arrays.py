@@ -3,6 +3,7 @@
 import hashlib
 
 import numpy as np
+
 from aweigh.io.archive import open_archive
 from aweigh.io.batches import import_batch
 from aweigh.io.rows import ZarrRows

@@ -1,6 +1,7 @@
 """Test helpers: arrays in memory as a source cut into blocks, and the sweeps of a method over it."""
 
 import numpy as np
+
 from aweigh.io.archive import Batch, View
 from aweigh.io.model import Ids
 from aweigh.io.rows import MemoryRows

@@ -7,10 +7,11 @@ import os
 
 import numpy as np
 import pytest
+from arrays import archive_of, blobs, fingerprint
+
 from aweigh.pipeline import cluster
 from aweigh.pipeline.driver import SerialRunner
 from aweigh.pipeline.run import fit
-from arrays import archive_of, blobs, fingerprint
 
 METHODS = ("emvgc-lg", "imvc-cbg", "acmvc")
 

@@ -2,12 +2,6 @@
 
 import numpy as np
 import pytest
-from aweigh.algorithms.acmvc import ACMVC
-from aweigh.algorithms.contract import Sample
-from aweigh.algorithms.emvgc_lg import EMVGCLG
-from aweigh.algorithms.imvc_cbg import IMVCCBG
-from aweigh.algorithms.kmeans import KMeans
-from aweigh.algorithms.kmeans import Model as Centres
 from blocks import graph, prepared, source_of, sweeps
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,6 +10,13 @@ from oracles import common
 from oracles import emvgc_lg as oracle_emvgc
 from oracles import imvc_cbg as oracle_imvc
 from oracles import kmeans as oracle_kmeans
+
+from aweigh.algorithms.acmvc import ACMVC
+from aweigh.algorithms.contract import Sample
+from aweigh.algorithms.emvgc_lg import EMVGCLG
+from aweigh.algorithms.imvc_cbg import IMVCCBG
+from aweigh.algorithms.kmeans import KMeans
+from aweigh.algorithms.kmeans import Model as Centres
 
 CUTS = (1, 7, 33, 80)
 

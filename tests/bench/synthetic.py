@@ -9,6 +9,7 @@ import argparse
 import sys
 
 import numpy as np
+
 from aweigh.io.batches import import_batch
 
 
