@@ -98,7 +98,7 @@ class ACMVC:
     @property
     def prepare(self) -> tuple[Pass, ...]:
         """V of a seeded start comes from the first Z; the printed start has V = 0."""
-        return () if self.init == "paper" else (Pass(self.step, self._first_V),)
+        return () if self.init == "paper" else (Pass(self.step, self._first_V, first=True),)
 
     @property
     def sweep(self) -> tuple[Pass, ...]:
@@ -124,8 +124,8 @@ class ACMVC:
         return [procrustes(kmeans.means(f64(X), labels, self.m)) for X in sample.views]
 
     def _first_V(self, model: Model, sums: Sums) -> Model:
-        """Return V = top-k eigenvectors of the first Z'Z in round 1; later rounds keep V."""
-        return model if model.previous is not None else model._replace(V=linalg.top_eigenvectors(sums.ZtZ, self.clusters))
+        """Return V = top-k eigenvectors of the first Z'Z; later rounds keep the V of the round before."""
+        return model._replace(V=linalg.top_eigenvectors(sums.ZtZ, self.clusters))
 
     def graph(self, model: Model, block: Block) -> Array:
         """Return Z = max(P, 0), P = (α F V' + Σ_v X_v A_v'/w_v) / (α + Σ_v 1/w_v), F = Y G."""

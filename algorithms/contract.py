@@ -10,7 +10,7 @@ anchors; m anchors; k clusters; V views; a_v (n,) presence of view v; s = Z'1.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, NamedTuple, Protocol, get_type_hints
 
 import numpy as np
@@ -43,8 +43,9 @@ class Block(NamedTuple):
     """One row range of one batch: what a step sees.
 
     `views` are the scaled rows, one (rows, d_v) array a view; `present` is (rows, V) bool; `positions` (rows,) are the
-    rows' numbers over all batches and `within` those inside their batch; `carried` (rows, width) is what the last sweep returned for these rows, zeros at
-    first; `others` opens the blocks of the same batch, for methods that compare rows with rows.
+    rows' numbers over all batches and `within` those inside their batch; `carried` (rows, width) is what the last sweep
+    returned for these rows, zeros at first; `others` opens the blocks of the same batch, for methods that compare rows
+    with rows.
     """
 
     views: tuple[Array, ...]
@@ -52,7 +53,7 @@ class Block(NamedTuple):
     positions: Array
     within: Array
     carried: Array
-    others: Others | None = None
+    others: Others = None  # type: ignore[assignment]
 
 
 class Pass(NamedTuple):
@@ -66,6 +67,7 @@ class Pass(NamedTuple):
     step: Callable[[Model, Block], tuple[Stats, Rows]]
     solve: Callable[[Model, Stats], Model]
     views: bool = True
+    first: bool = False
 
 
 class Sample(NamedTuple):
@@ -81,7 +83,8 @@ class Method(Protocol):
 
     A method may declare more: `nonnegative` (its views are scaled to values >= 0); `arrays`, the (name, columns, dtype)
     of per-row arrays that its passes write and read by name; `admit(rows)`, which raises ValueError where a batch has
-    too many rows; `closing`, the method whose passes and embedding go over earlier batches once more at the end.
+    too many rows; `held(rows, block_rows, features)`, the bytes that a task holds beside a block's views; `closing`,
+    the method whose passes and embedding go over earlier batches once more at the end.
     """
 
     width: int
@@ -104,28 +107,27 @@ def _operations(kind: type) -> tuple[tuple[str, str], ...]:
     return tuple((name, hints[name].__metadata__[0]) for name in kind._fields)  # type: ignore[attr-defined]
 
 
-_COMBINE: dict[str, Callable[[Array, Array], Array]] = {
-    "sum": np.add,
-    "min": np.minimum,
-    "max": np.maximum,
-    "gather": lambda a, b: np.concatenate([a, b]),
+_COMBINE: dict[str, Callable[[Sequence[Array]], Array]] = {
+    "sum": lambda parts: functools.reduce(np.add, parts),
+    "min": lambda parts: functools.reduce(np.minimum, parts),
+    "max": lambda parts: functools.reduce(np.maximum, parts),
+    "gather": np.concatenate,
 }
 
 
-def combine(a: Stats, b: Stats) -> Stats:
-    """Return the statistics of the rows of `a` followed by the rows of `b`, leaf by leaf as their type declares.
+def combine(*parts: Stats) -> Stats:
+    """Return the statistics of the rows of all parts, in order, leaf by leaf as their type declares.
 
-    A leaf is an array or a tuple of arrays (one a view).  Sums are float64 or integers: a step that hands over
-    float32 sums is refused, since they would saturate.
+    A leaf is an array or a tuple of arrays (one a view).  Sums run from left to right and are float64 or integers: a
+    step that hands over float32 sums is refused, since they would saturate.
     """
     out = []
-    for name, operation in _operations(type(a)):
-        x, y = getattr(a, name), getattr(b, name)
-        merge = _COMBINE[operation]
+    for name, operation in _operations(type(parts[0])):
+        leaves, merge = [getattr(part, name) for part in parts], _COMBINE[operation]
         if operation == "sum":
-            _refuse_narrow(name, x)
-        out.append(tuple(map(merge, x, y)) if isinstance(x, tuple) else merge(x, y))
-    return type(a)(*out)
+            _refuse_narrow(name, leaves[0])
+        out.append(tuple(map(merge, zip(*leaves, strict=True))) if isinstance(leaves[0], tuple) else merge(leaves))
+    return type(parts[0])(*out)
 
 
 def _refuse_narrow(name: str, leaf: Any) -> None:

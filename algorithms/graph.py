@@ -39,7 +39,7 @@ def nearest_in_cells(
 ) -> tuple[Array, Array]:
     """Return the same, approximately: each row is compared with the rows of the cells of its `probes` nearest anchors.
 
-    A row's cell is that of its nearest anchor; `anchors` (cells, d) are unit rows.  Work falls to probes / cells of n².
+    A row's cell is that of its nearest anchor; `anchors` (cells, d) are unit rows.
     """
     near, distance = np.full((len(U), K), -1), np.full((len(U), K), np.inf)
     probed = np.argsort(-(U @ anchors.T), axis=1, kind="stable")[:, :probes]
@@ -84,7 +84,10 @@ def _insert(products, s, t, at, numbers, near, distance, quantum):  # type: igno
             if d > distance[i, K - 1] or (d == distance[i, K - 1] and number > near[i, K - 1]):
                 continue
             place = K - 1
-            while place > 0 and (d < distance[i, place - 1] or (d == distance[i, place - 1] and number < near[i, place - 1])):
+            while place > 0:
+                before = distance[i, place - 1]
+                if d > before or (d == before and number > near[i, place - 1]):
+                    break
                 distance[i, place] = distance[i, place - 1]
                 near[i, place] = near[i, place - 1]
                 place -= 1

@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from aweigh.algorithms import graph, linalg
-from aweigh.algorithms.contract import Array, Block, Min, Pass, Sample, Sum, f64
+from aweigh.algorithms import graph, linalg, sampling
+from aweigh.algorithms.contract import Array, Block, Gather, Min, Pass, Sample, Sum, f64
 from aweigh.algorithms.graph import inverse_root
 from aweigh.algorithms.linalg import procrustes
 
 GUARD = 1e-8
-CELLS = 1024
+CELL_ROWS = np.uint64(256)  # rows a cell
 
 
 class Model(NamedTuple):
@@ -52,7 +52,9 @@ class Model(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """Rows, sums and non-zero values a feature, values that are no integers, the smallest value, the first row."""
+    """Sums and non-zero values a feature, counts of rows and of values that are no integers, the smallest value, the
+    first row's number, and the rows that cells lie around.
+    """
 
     rows: Sum
     mass: Sum
@@ -60,6 +62,7 @@ class Survey(NamedTuple):
     fractional: Sum
     low: Min
     first: Min
+    anchors: Gather
 
 
 class Nothing(NamedTuple):
@@ -86,14 +89,15 @@ class L2SC:
     """L2SC with weight λ of the library, μ of its group sparsity, step η, K nearest neighbours.
 
     `affinity`: neighbours are sought on unit rows of X ("same"), of its sublinear tf-idf over the task ("tfidf"), or of
-    tf-idf where more than half of X is zero ("auto").  `b`: "procrustes", or the printed "eigen".  `graph`: "exact" up
-    to `exact_rows` rows a task, or "cells", which compares a row with its `probes` nearest cells only, up to ten times
-    as many.  `reencode` brings the E of earlier tasks up to date with the last library; `frozen` learns the library on
-    the first task alone.  The records of T tasks take 8 T k (d + k) bytes.  X < 0 raises ValueError.
+    tf-idf where more than half of X is zero ("auto"); X̂ is of X itself.  `b`: "procrustes", or the printed "eigen".
+    `graph`: "exact" up to `exact_rows` rows a task; up to ten times as many, "cells" compares a row with those of its
+    `probes` nearest cells only, of about 256 rows each (share of true neighbours found: .98 on digits, .92 on texts,
+    .62 on sparse features without structure).  `reencode` brings the E of earlier tasks up to date with the last
+    library; `frozen` learns the library on the first task alone.  The records of T tasks take 8 T k (d + k) bytes.
     """
 
     clusters: int
-    lambda_: float = 10.0
+    lambda_: float = 3.0
     mu: float = 0.1
     eta: float = 1.0
     neighbours: int = 10
@@ -172,18 +176,20 @@ class L2SC:
                 f"{way}import smaller batches, or raise --set exact_rows"
             )
 
+    def held(self, rows: int, block_rows: int, features: int) -> int:
+        """Return the bytes that a task holds beside one block's views, for a batch of so many rows and blocks."""
+        K, k = self.neighbours, self.clusters
+        comparing = 5 * block_rows * features * 8 + 2 * graph.TILE**2 * 8 + 4 * block_rows * K * 8
+        weighing = rows * 8 * (16 * K + max(4 * k, 40)) + 5 * min(rows, max(graph.DENSE, 2 * k)) ** 2 * 8
+        return max(comparing, weighing)
+
     def start(self, sample: Sample, rng: np.random.Generator, prior: Model | None = None) -> Model:
         """Return the library before a task: B = I and L = 0 at first; the last task's records join the others'."""
-        d, k = sum(X.shape[1] for X in sample.views), self.clusters
-        anchors = None
-        if self.graph == "cells":
-            size = min(len(sample.positions), CELLS)
-            chosen = np.sort(rng.choice(len(sample.positions), size, replace=False))
-            anchors = f64(np.hstack([X[chosen] for X in sample.views]))
+        d, k = sum(X.shape[1] for X in sample.views) if prior is None else len(prior.L), self.clusters
         zero = np.zeros((d, k))
         empty = Model(
-            np.eye(k), zero, np.zeros(0, np.int64), np.zeros((0, k, k)), np.zeros((0, d, k)), np.int64(-1),
-            np.zeros((k, k)), zero, np.zeros(d), None, False, np.eye(k), True, anchors, np.inf,
+            np.eye(k), zero, np.zeros(0, np.int64), np.zeros((0, k, k)), np.zeros((0, d, k)), np.array(-1),
+            np.zeros((k, k)), zero, np.zeros(d), None, False, np.eye(k), True, None, np.inf,
         )  # fmt: skip
         if prior is None:
             return empty
@@ -197,9 +203,11 @@ class L2SC:
 
     def _survey(self, model: Model, block: Block) -> tuple[Survey, None]:
         X = _side_by_side(block.views)
+        chosen = sampling.position_hash(block.positions, 0) % CELL_ROWS == 0 if self.graph == "cells" else []
         return Survey(
             np.float64(len(X)), X.sum(axis=0, dtype=np.float64), f64((X != 0).sum(axis=0)),
             np.float64((np.floor(X) != X).sum()), np.float64(X.min(initial=np.inf)), block.positions.min(),
+            f64(X[np.flatnonzero(chosen)]),
         ), None  # fmt: skip
 
     def _admit_task(self, model: Model, survey: Survey) -> Model:
@@ -213,23 +221,27 @@ class L2SC:
         others = model.tasks != survey.first
         sparse = survey.nonzero.sum() < 0.5 * survey.rows * len(survey.mass)
         weighed = self.affinity == "tfidf" or (self.affinity == "auto" and sparse)
-        cells = None if model.anchors is None else model.anchors[: int(np.ceil(np.sqrt(survey.rows)))]
         return model._replace(
             tasks=model.tasks[others],
             M=model.M[others],
             C=model.C[others],
-            task=np.int64(survey.first),
+            task=np.asarray(survey.first),
             mass=survey.mass,
             idf=np.log((1 + survey.rows) / (1 + survey.nonzero)) + 1 if weighed else None,
             integers=bool(survey.fractional == 0),
-            anchors=cells,
+            anchors=survey.anchors if len(survey.anchors) else None,
         )
 
     def _affinity(self, model: Model, X: Array) -> Array:
         """Return the unit rows that neighbours are sought on, float64."""
-        X = f64(X)
+        X = X.astype(np.float64)
         if model.idf is not None:
-            X = np.where(X > 0, 1 + np.log(np.where(X > 0, X, 1)), 0) if model.integers else np.log1p(X)
+            if model.integers:
+                positive = X > 0
+                np.log(X, out=X, where=positive)
+                X += positive
+            else:
+                np.log1p(X, out=X)
             X *= model.idf
         return linalg.unit_rows(X)
 

@@ -1,13 +1,30 @@
-"""The two row-wise problems on the simplex {z >= 0, sum z = 1}: projection, and a QP with a shared matrix."""
+"""The two row-wise problems on the simplex {z >= 0, sum z = 1}: projection, and a QP with a shared matrix.
+
+A row's result depends on that row, its start and Q alone, bit for bit, however rows are cut into blocks.
+"""
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 _TOLERANCE = 1e-13  # of the gradient, relative to max |Q| + max |f|
-_FLAT = 2e-14  # curvature counted as zero, relative to max |Q|
+_FLAT = 2e-14  # curvature counted as zero, relative to the largest entry of the matrix
+_INDEPENDENT = 1e-11  # curvature an index of a given support must add, relative to max |Q|
+_DENSE = 12  # support from which the complement may be the cheaper side
+_DENSE_FROM = 24  # m from which it is tried
+_LOPSIDED = 3  # it is tried while fewer than m / 3 weights are negative without the sign constraint
+_CLIPPED = 1e-15  # negative weights that close to zero are zero
+
+_OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy"}
+_INTERNAL = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_INLINE = {**_INTERNAL, "forceinline": True}  # in the innermost path a call costs as much as its work
+_F64, _I32, _I64 = ir.DoubleType(), ir.IntType(32), ir.IntType(64)
+_LANES, _INDICES = ir.VectorType(_F64, 8), ir.VectorType(_I64, 8)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(**_OPTIONS)
 def _project_rows(P, Z):
     n, m = P.shape
     work = np.empty(m)
@@ -39,233 +56,557 @@ def project_simplex(P):
     return Z
 
 
-@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
-def _direction(H, w, Q, S, s, j, d):
-    """d[:s] = -H Q[S, j] - w: the move of the support per unit of z_j that keeps its gradients equal."""
-    row = Q[j]
-    for a in range(s):
-        d[a] = -w[a]
-    for b in range(s):
-        q = row[S[b]]
-        h = H[b]
-        for a in range(s):
-            d[a] -= q * h[a]
+# Eight lanes at a time. Numba's own loops run scalar at the lengths met here (a support of 3 to 15).
+# W (float64) holds every matrix and vector of a call as rows of one array, N (int64) the index lists: an array
+# argument of a compiled function is nine scalars, a row number is one. Vectors come first, then the matrices Q, H,
+# A and G. Columns beyond m are zero, and infinite in f and in the gradients g and e so that none is chosen; lists
+# and states are kept zero from their size to the next multiple of 8.
+
+_f, _half, _w, _z, _x, _d, _y, _g, _v, _u, _none, _e, _full, _left = range(14)
+_MATRICES = 14
+_S, _D, _ORDER = range(3)
 
 
-@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
-def _combine(Q, S, s, d, y):
-    """y += sum over a of d[a] Q[S[a]]."""
-    ld = y.shape[0]
-    a = 0
-    while a + 4 <= s:
-        d0, d1, d2, d3 = d[a], d[a + 1], d[a + 2], d[a + 3]
-        q0, q1, q2, q3 = Q[S[a]], Q[S[a + 1]], Q[S[a + 2]], Q[S[a + 3]]
-        for k in range(ld):
-            y[k] += (d0 * q0[k] + d1 * q1[k]) + (d2 * q2[k] + d3 * q3[k])
-        a += 4
-    while a < s:
-        d0 = d[a]
-        q0 = Q[S[a]]
-        for k in range(ld):
-            y[k] += d0 * q0[k]
-        a += 1
+def _row(context, builder, sig, args, i, row):
+    """Address of a row of the array argument i."""
+    array = context.make_array(sig.args[i])(context, builder, args[i])
+    return builder.gep(array.data, [builder.mul(row, builder.extract_value(array.shape, 1))])
 
 
-@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
-def _add(H, w, S, s, j, d, curvature, slope):
-    """Border H and w with index j: H += [d; 1][d; 1]' / curvature, w -= [d; 1] slope / curvature."""
-    d[s] = 1.0
-    w[s] = 0.0
-    S[s] = j
-    for b in range(s + 1):
-        H[b, s] = 0.0
-        H[s, b] = 0.0
-    for b in range(s + 1):
-        x = d[b] / curvature
-        w[b] -= x * slope
-        h = H[b]
-        for a in range(s + 1):
-            h[a] += x * d[a]
+def _load(builder, p, k, group=0):
+    p = builder.gep(p, [builder.add(k, _I64(8 * group))])
+    return builder.load(builder.bitcast(p, _LANES.as_pointer()), align=8)
 
 
-@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
-def _drop(H, w, S, z, s, p):
-    """Take position p out of H and w: H -= h h' / h_p, w -= h w_p / h_p; the last position moves to p."""
-    last = s - 1
-    S[p] = S[last]
-    z[p] = z[last]
-    if p != last:
+def _store(builder, value, p, k, group=0):
+    p = builder.gep(p, [builder.add(k, _I64(8 * group))])
+    builder.store(value, builder.bitcast(p, _LANES.as_pointer()), align=8)
+
+
+def _splat(builder, x, kind=_LANES):
+    v = builder.insert_element(ir.Constant(kind, ir.Undefined), x, _I32(0))
+    return builder.shuffle_vector(v, v, ir.Constant(ir.VectorType(_I32, 8), [0] * 8))
+
+
+def _fma(builder, c, v, total):
+    return builder.fadd(total, builder.fmul(c, v, flags=("contract",)), flags=("contract",))
+
+
+def _reduce(builder, v, element, name):
+    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(element, [v.type]), name)
+    return builder.call(function, [v])
+
+
+def _combination_of(groups):
+    """The intrinsic behind `_combine` for the columns k to k + 8 groups, their sums in registers."""
+
+    @intrinsic
+    def combine(typing, W, N, out, base, M, rows, x, s, k):
+        def generate(context, builder, sig, args):
+            s, k = args[7:]
+            out, base, x = (_row(context, builder, sig, args, 0, args[i]) for i in (2, 3, 6))
+            rows = _row(context, builder, sig, args, 1, args[5])
+            sums = [cgutils.alloca_once(builder, _LANES) for _ in range(groups)]
+            for u, total in enumerate(sums):
+                builder.store(_load(builder, base, k, u), total)
+            with cgutils.for_range(builder, s) as loop:
+                row = builder.add(args[4], builder.load(builder.gep(rows, [loop.index])))
+                row = _row(context, builder, sig, args, 0, row)
+                c = _splat(builder, builder.load(builder.gep(x, [loop.index])))
+                for u, total in enumerate(sums):
+                    builder.store(_fma(builder, c, _load(builder, row, k, u), builder.load(total)), total)
+            for u, total in enumerate(sums):
+                _store(builder, builder.load(total), out, k, u)
+            return context.get_dummy_value()
+
+        return types.void(W, N, out, base, M, rows, x, s, k), generate
+
+    return combine
+
+
+_combine1, _combine2, _combine4 = map(_combination_of, (1, 2, 4))
+
+
+@njit(**_INLINE)
+def _combine(W, N, out, base, M, rows, x, s, width):
+    """W[out, :width] = W[base, :width] + sum over a < s of W[x, a] W[M + N[rows, a], :width]."""
+    k = 0
+    while k + 32 <= width:
+        _combine4(W, N, out, base, M, rows, x, s, k)
+        k += 32
+    if k + 16 <= width:
+        _combine2(W, N, out, base, M, rows, x, s, k)
+        k += 16
+    if k < width:
+        _combine1(W, N, out, base, M, rows, x, s, k)
+
+
+@intrinsic
+def _axpy(typing, W, out, c, x, width):
+    """W[out, :width] += c W[x, :width]."""
+
+    def generate(context, builder, sig, args):
+        out, x = (_row(context, builder, sig, args, 0, args[i]) for i in (1, 3))
+        c = _splat(builder, args[2])
+        with cgutils.for_range_slice(builder, _I64(0), args[4], _I64(8), inc=True) as (k, _):
+            _store(builder, _fma(builder, c, _load(builder, x, k), _load(builder, out, k)), out, k)
+        return context.get_dummy_value()
+
+    return types.void(W, out, c, x, width), generate
+
+
+@intrinsic
+def _lowest(typing, W, g):
+    """The first index of the least of W[g]; NaN is passed over."""
+
+    def generate(context, builder, sig, args):
+        array = context.make_array(sig.args[0])(context, builder, args[0])
+        g = _row(context, builder, sig, args, 0, args[1])
+        low, where = cgutils.alloca_once(builder, _LANES), cgutils.alloca_once(builder, _INDICES)
+        builder.store(_load(builder, g, _I64(0)), low)
+        builder.store(ir.Constant(_INDICES, [0] * 8), where)
+        width = builder.extract_value(array.shape, 1)
+        with cgutils.for_range_slice(builder, _I64(8), width, _I64(8), inc=True) as (k, _):
+            v, best = _load(builder, g, k), builder.load(low)
+            less = builder.fcmp_ordered("<", v, best)
+            builder.store(builder.select(less, v, best), low)
+            builder.store(builder.select(less, _splat(builder, k, _INDICES), builder.load(where)), where)
+        best = builder.load(low)
+        value = _reduce(builder, best, _F64, "llvm.vector.reduce.fmin.v8f64")
+        hit = builder.fcmp_ordered("==", best, _splat(builder, value))
+        index = builder.add(builder.load(where), ir.Constant(_INDICES, list(range(8))))
+        index = builder.select(hit, index, ir.Constant(_INDICES, [2**62] * 8))
+        return _reduce(builder, index, _I64, "llvm.vector.reduce.smin.v8i64")
+
+    return types.int64(W, g), generate
+
+
+# The state of a support S: w minimises 1/2 z'Qz over sum z = 1 on S, H is the inverse of Q_SS on sum z = 0, so
+# that w - H f is the minimiser of the QP on S alone. With w = 0 the sum is free and H = Q_SS^(-1).
+
+
+@njit(**_INTERNAL)
+def _up(s):
+    return (s + 7) // 8 * 8
+
+
+@njit(**_INTERNAL)
+def _single(W, N, H, j):
+    """The state of the vertex j."""
+    for a in range(8):
+        W[H, a] = 0.0
+        W[_w, a] = 0.0
+        W[_z, a] = 0.0
+        N[_S, a] = 0
+    N[_S, 0] = j
+    W[_w, 0] = 1.0
+    W[_z, 0] = 1.0
+
+
+@njit(fastmath={"contract", "reassoc", "nsz"}, **_INLINE)
+def _probe(W, N, Q, H, w, S, s, j):
+    """(curvature, slope) of index j: d = -H Q[S, j] - w is the move of S per unit of z_j that keeps the
+    gradients of S equal, y = Q [d; 1], curvature = [d; 1]'y and slope = w'y."""
+    n = _up(s)
+    for a in range(n):
+        W[_x, a] = -W[Q + j, N[S, a]]
+        W[_d, a] = -W[w, a]
+    _combine(W, N, _d, _d, H, _ORDER, _x, s, n)
+    _combine(W, N, _y, Q + j, Q, S, _d, s, W.shape[1])
+    curvature = W[_y, j]
+    slope = 0.0
+    for a in range(n):
+        y = W[_y, N[S, a]]
+        curvature += W[_d, a] * y
+        slope += W[w, a] * y
+    return curvature, slope
+
+
+@njit(**_INLINE)
+def _add(W, N, H, w, S, z, s, j, curvature, slope):
+    """Put j at position s: H += [d; 1][d; 1]' / curvature, w -= [d; 1] slope / curvature."""
+    n = _up(s + 1)
+    if s % 8 == 0:
         for b in range(s):
-            H[b, p], H[b, last] = H[b, last], H[b, p]
-        for a in range(s):
-            H[p, a], H[last, a] = H[last, a], H[p, a]
-        w[p], w[last] = w[last], w[p]
-    g = H[last]
-    if last == 1:
-        H[0, 0] = 0.0
-        w[0] = 1.0
-        return
+            for a in range(s, n):
+                W[H + b, a] = 0.0
+        for a in range(s, n):
+            W[w, a] = 0.0
+            W[_d, a] = 0.0
+            W[z, a] = 0.0
+            N[S, a] = 0
+    for a in range(n):
+        W[H + s, a] = 0.0
+    W[_d, s] = 1.0
+    N[S, s] = j
+    c = 1.0 / curvature
+    for b in range(s + 1):
+        _axpy(W, H + b, W[_d, b] * c, _d, n)
+    _axpy(W, w, -slope * c, _d, n)
+
+
+@njit(**_INTERNAL)
+def _drop(W, N, H, w, S, z, s, p):
+    """Take position p out, h its column of H: H -= h h' / h_p, w -= h w_p / h_p. The last position moves to p."""
+    last = s - 1
+    n = _up(s)
+    for a in range(n):
+        W[_x, a] = W[H + p, a]
+        W[H + p, a] = W[H + last, a]
+    pivot, weight = W[_x, p], W[w, p]
+    N[S, p], W[z, p], W[w, p], W[_x, p] = N[S, last], W[z, last], W[w, last], W[_x, last]
+    N[S, last], W[z, last], W[w, last], W[_x, last] = 0, 0.0, 0.0, 0.0
     for b in range(last):
-        x = g[b] / g[last]
-        w[b] -= x * w[last]
-        h = H[b]
-        for a in range(last):
-            h[a] -= x * g[a]
+        W[H + b, p] = W[H + b, last]
+        W[H + b, last] = 0.0
+    c = -1.0 / pivot
+    for b in range(last):
+        _axpy(W, H + b, W[_x, b] * c, _x, n)
+    _axpy(W, w, weight * c, _x, n)
 
 
-@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
-def _gradient(Q, f, S, s, z, g):
-    """g = Q z + f."""
-    for k in range(g.shape[0]):
-        g[k] = f[k]
-    _combine(Q, S, s, z, g)
+@njit(**_INTERNAL)
+def _leave(W, N, H, s, p):
+    """Take position p >= 0 out of the simplex support, a single one left exactly; the new size."""
+    if s == 2:
+        rest = W[_z, 1 - p]
+        _single(W, N, H, N[_S, 1 - p])
+        W[_z, 0] = rest
+    else:
+        _drop(W, N, H, _w, _S, _z, s, p)
+    return s - 1
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _block(z, d, s, limit):
-    """The largest step up to limit that keeps z + step d >= 0, and the position that stops it (or -1)."""
+@njit(**_INLINE)
+def _reach(W, z, s, limit):
+    """(step, p): the largest step up to limit that keeps z + step d >= 0, the position p that stops it or -1."""
     p = -1
     step = limit
     for a in range(s):
-        if d[a] < 0.0 and z[a] < -step * d[a]:
-            step = z[a] / -d[a]
+        d = W[_d, a]
+        if d < 0.0 and W[z, a] < -step * d:
+            step = W[z, a] / -d
             p = a
     return step, p
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _lowest(g):
-    j = 0
-    for k in range(1, g.shape[0]):
-        if g[k] < g[j]:
-            j = k
-    return j
+@njit(**_INLINE)
+def _enter(W, N, Q, H, flat, s, j):
+    """Raise z_j to its optimum given the support, dropping what reaches zero; the new size."""
+    gain = 0.0
+    while True:
+        curvature, slope = _probe(W, N, Q, H, _w, _S, s, j)
+        limit = (W[_g, N[_S, 0]] - W[_g, j]) / curvature if curvature > flat else np.inf
+        step, p = _reach(W, _z, s, limit)
+        _axpy(W, _z, step, _d, _up(s))
+        _axpy(W, _g, step, _y, W.shape[1])
+        gain += step
+        if p < 0:
+            _add(W, N, H, _w, _S, _z, s, j, curvature, slope)
+            W[_z, s] = gain
+            return s + 1
+        if s == 1:
+            _single(W, N, H, j)
+            return 1
+        s = _leave(W, N, H, s, p)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _polish(H, w, S, s, z, g, Q, f, d, tolerance):
-    """Newton steps inside the support until its gradients agree; returns the support size."""
-    for _ in range(8 + 2 * s):
-        total = 0.0
-        for a in range(s):
-            total += z[a]
-        for a in range(s):
-            z[a] /= total
-        _gradient(Q, f, S, s, z, g)
-        low = g[S[0]]
+@njit(**_INTERNAL)
+def _enter_free(W, N, A, G, flat, k, j):
+    """The same for multiplier j of the complement, whose sum is free; -1 if it is unbounded."""
+    gain = 0.0
+    while True:
+        curvature, _ = _probe(W, N, A, G, _none, _D, k, j)
+        limit = -W[_e, j] / curvature if curvature > flat else np.inf
+        step, p = _reach(W, _u, k, limit)
+        if not step < np.inf:
+            return -1
+        _axpy(W, _u, step, _d, _up(k))
+        _axpy(W, _e, step, _y, W.shape[1])
+        gain += step
+        if p < 0:
+            _add(W, N, G, _none, _D, _u, k, j, curvature, 0.0)
+            W[_u, k] = gain
+            return k + 1
+        _drop(W, N, G, _none, _D, _u, k, p)
+        k -= 1
+
+
+@njit(**_INTERNAL)
+def _normalise(W, z, s):
+    total = 0.0
+    for a in range(s):
+        W[z, a] = max(W[z, a], 0.0)
+        total += W[z, a]
+    for a in range(s):
+        W[z, a] /= total
+
+
+@njit(**_INTERNAL)
+def _polish(W, N, Q, H, s, tolerance):
+    """Newton steps inside the support until its gradients agree; the new size. g = Q z + f afresh."""
+    for _ in range(4 + 2 * s):
+        _normalise(W, _z, s)
+        _combine(W, N, _g, _f, Q, _S, _z, s, W.shape[1])
+        low = W[_g, N[_S, 0]]
         high = low
         for a in range(1, s):
-            low = min(low, g[S[a]])
-            high = max(high, g[S[a]])
+            g = W[_g, N[_S, a]]
+            low = g if g < low else low
+            high = g if g > high else high
         if high - low <= tolerance:
             break
         for a in range(s):
-            d[a] = 0.0
-            for b in range(s):
-                d[a] -= H[b, a] * (g[S[b]] - low)
-        step, p = _block(z, d, s, 1.0)
-        for a in range(s):
-            z[a] = max(z[a] + step * d[a], 0.0)
+            W[_x, a] = low - W[_g, N[_S, a]]
+        _combine(W, N, _d, _none, H, _ORDER, _x, s, _up(s))
+        step, p = _reach(W, _z, s, 1.0)
+        _axpy(W, _z, step, _d, _up(s))
         if p >= 0:
-            _drop(H, w, S, z, s, p)
-            s -= 1
+            s = _leave(W, N, H, s, p)
     return s
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _solve_row(Q, f, big, H, w, S, z, g, y, d):
-    """Fill S, z with the support of the minimiser and its weights; returns the support size."""
-    m = H.shape[0]
-    best = 0
-    top = 0.0
-    for j in range(m):
-        top = max(top, abs(f[j]))
-        if 0.5 * Q[j, j] + f[j] < 0.5 * Q[best, best] + f[best]:
-            best = j
-    tolerance = _TOLERANCE * (big + top)
-    s = 1
-    S[0], z[0], w[0], H[0, 0] = best, 1.0, 1.0, 0.0
-    omega = 0.0
-    _gradient(Q, f, S, s, z, g)
-    fresh = True
-    for _ in range(20 + 10 * m):
-        j = _lowest(g)
-        if g[S[0]] - g[j] <= tolerance:
-            if fresh:
-                break
-            s = _polish(H, w, S, s, z, g, Q, f, d, tolerance)
-            fresh = True
+@njit(**_INTERNAL)
+def _from_start(W, N, Q, H, flat, start, i):
+    """The state of the support of row i of start, thinned until its own minimiser z is positive; its size."""
+    s = 0
+    for j in range(start.shape[1]):
+        if not start[i, j]:
             continue
-        fresh = False
-        gain = 0.0
-        while True:
-            _direction(H, w, Q, S, s, j, d)
-            for k in range(y.shape[0]):
-                y[k] = Q[j, k]
-            _combine(Q, S, s, d, y)
-            curvature = y[j]
-            for a in range(s):
-                curvature += d[a] * y[S[a]]
-            full = curvature > _FLAT * big
-            limit = (g[S[0]] - g[j]) / curvature if full else np.inf
-            step, p = _block(z, d, s, limit)
-            for a in range(s):
-                z[a] = max(z[a] + step * d[a], 0.0)
-            gain += step
-            for k in range(y.shape[0]):
-                g[k] += step * y[k]
-            if p < 0:
-                break
-            if s == 1:
-                s = 0
-                break
-            _drop(H, w, S, z, s, p)
-            s -= 1
         if s == 0:
-            S[0], z[0], w[0], H[0, 0] = j, 1.0, 1.0, 0.0
-        else:
-            slope = 0.0  # of the quadratic at w along [d; 1]
-            for a in range(s):
-                slope += w[a] * y[S[a]]
-            _add(H, w, S, s, j, d, curvature, slope)
-            z[s] = gain
-        s += 1
+            _single(W, N, H, j)
+            s = 1
+            continue
+        curvature, slope = _probe(W, N, Q, H, _w, _S, s, j)
+        if curvature > flat:
+            _add(W, N, H, _w, _S, _z, s, j, curvature, slope)
+            s += 1
+    before = 0
+    while s > 1 and s != before:
+        for a in range(s):
+            W[_x, a] = -W[_f, N[_S, a]]
+        _combine(W, N, _z, _w, H, _ORDER, _x, s, _up(s))
+        before = s
+        a = 0
+        while a < s and s > 1:
+            if W[_z, a] > 0.0:
+                a += 1
+            else:
+                s = _leave(W, N, H, s, a)
     return s
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _qp_rows(Q, F, Z):
-    n, m = F.shape
-    ld = (m + 7) // 8 * 8
-    Qp = np.zeros((m, ld))
-    Qp[:, :m] = Q
-    big = np.abs(Q).max()
-    f = np.full(ld, np.inf)
-    H = np.zeros((m, ld))
-    w, z, g, y, d = np.zeros(ld), np.zeros(ld), np.zeros(ld), np.zeros(ld), np.zeros(ld)
-    S = np.zeros(ld, np.int64)
-    for i in range(n):
+@njit(**_INTERNAL)
+def _whole(W, N, Q, A, m, flat):
+    """Whether all of Q is safely invertible on sum z = 0; then A and v are the state of all indices."""
+    for a in range(8):
+        W[A, a] = 0.0
+        W[_v, a] = 0.0
+        N[_D, a] = 0
+    W[_v, 0] = 1.0
+    for j in range(1, m):
+        curvature, slope = _probe(W, N, Q, A, _v, _D, j, j)
+        if not curvature > flat:
+            return False
+        _add(W, N, A, _v, _D, _u, j, j, curvature, slope)
+    return True
+
+
+@njit(**_INTERNAL)
+def _spread(W, m):
+    """max left where full > 0, minus min left: zero at the minimiser, left being its gradient."""
+    low, high = np.inf, -np.inf
+    for j in range(m):
+        g = W[_left, j]
+        low = g if g < low else low
+        if W[_full, j] > 0.0:
+            high = g if g > high else high
+    return high - low
+
+
+@njit(**_INTERNAL)
+def _by_complement(W, N, Q, A, G, m, flat, tolerance):
+    """Whether full now is the minimiser, found from the indices D that are zero in it.
+
+    With A, v the state of all indices and e = v - A f, the multipliers u of z >= 0 solve min 1/2 u'Au + e'u over
+    u >= 0, and z = e + A u. Gives up when D is not the small side or rounding does not allow the tolerance.
+    """
+    width = W.shape[1]
+    below = 0
+    for a in range(m):
+        W[_x, a] = -W[_f, a]
+    _combine(W, N, _e, _v, A, _ORDER, _x, m, width)
+    for a in range(m):
+        below += W[_e, a] < 0.0
+    if _LOPSIDED * below > m:
+        return False
+    for a in range(m, width):
+        W[_e, a] = np.inf
+    k = 0
+    for _ in range(m):
+        j = _lowest(W, _e)
+        if j >= m or not W[_e, j] < -_CLIPPED:
+            break
+        if k > m // 2:
+            return False
+        k = _enter_free(W, N, A, G, flat, k, j)
+        if k < 0:
+            return False
+    for a in range(m):
+        W[_full, a] = W[_e, a]
+    for _ in range(4):
+        for b in range(k):
+            W[_full, N[_D, b]] = 0.0
+        _normalise(W, _full, m)
+        _combine(W, N, _left, _f, Q, _ORDER, _full, m, width)
+        if _spread(W, m) <= tolerance:
+            return True
+        _step_outside(W, N, A, G, m, k)
+    return False
+
+
+@njit(**_INTERNAL)
+def _step_outside(W, N, A, G, m, k):
+    """One Newton step of full on the indices outside D: its inverse is A - A_D G A_D'."""
+    low = W[_left, _lowest(W, _left)]
+    for a in range(m):
+        W[_x, a] = low - W[_left, a] if W[_full, a] > 0.0 else 0.0
+    _combine(W, N, _full, _full, A, _ORDER, _x, m, W.shape[1])
+    for b in range(k):
+        W[_x, b] = -W[_full, N[_D, b]]
+    _combine(W, N, _d, _none, G, _ORDER, _x, k, _up(k))
+    _combine(W, N, _full, _full, A, _D, _d, k, W.shape[1])
+
+
+@njit(**_INTERNAL)
+def _largest(W, M, m):
+    top = 0.0
+    for i in range(M, M + m):
         for j in range(m):
-            f[j] = F[i, j]
+            top = max(top, abs(W[i, j]))
+    return top
+
+
+@njit(**_INTERNAL)
+def _vertex(W, N, Q, H, m):
+    """The best vertex: min Q_jj / 2 + f_j, the first of equals; its size, 1."""
+    for k in range(W.shape[1]):
+        W[_g, k] = W[_half, k] + W[_f, k]
+    j = min(_lowest(W, _g), m - 1)
+    _single(W, N, H, j)
+    for k in range(W.shape[1]):
+        W[_g, k] = W[Q + j, k] + W[_f, k]
+    return 1
+
+
+@njit(**_INTERNAL)
+def _solve_row(W, N, start, i, m, big, top, memo):
+    """The size of the support left in S, z; or 0 if the minimiser was left in full.
+
+    From the best vertex (or the given support) the index of least gradient enters until none is below the
+    support's level. Once the support is not small, the complement is tried. memo: what is known of A (0, 1 or
+    -1: nothing, good, unusable), and the curvature that counts as zero there.
+    """
+    Q, H, A, G = _MATRICES, _MATRICES + m, _MATRICES + 2 * m, _MATRICES + 3 * m
+    tolerance = _TOLERANCE * (big + top)
+    given = 0
+    for j in range(start.shape[1]):
+        given += start[i, j]
+    untried = m >= _DENSE_FROM
+    s = 0
+    fresh = False
+    for _ in range(20 + 10 * m):
+        if untried and max(s, given) >= _DENSE:
+            untried = False
+            if memo[0] == 0.0:
+                memo[0] = 1.0 if _whole(W, N, Q, A, m, _INDEPENDENT * big) else -1.0
+                memo[1] = _FLAT * _largest(W, A, m)
+            if memo[0] > 0.0 and _by_complement(W, N, Q, A, G, m, memo[1], tolerance):
+                return 0
+        if s == 0 and given == 0:
+            s = _vertex(W, N, Q, H, m)
+        elif s == 0:
+            s = _from_start(W, N, Q, H, _INDEPENDENT * big, start, i)
+            s = _polish(W, N, Q, H, s, tolerance)
+            fresh = True
+        j = _lowest(W, _g)
+        if W[_g, N[_S, 0]] - W[_g, j] <= tolerance and not fresh:
+            s = _polish(W, N, Q, H, s, tolerance)
+            j = _lowest(W, _g)
+            fresh = True
+        if not W[_g, N[_S, 0]] - W[_g, j] > tolerance:
+            return s
+        fresh = False
+        s = _enter(W, N, Q, H, _FLAT * big, s, j)
+    _normalise(W, _z, s)
+    return s
+
+
+@njit(**_OPTIONS)
+def _qp_rows(F, start, Z, W, N):
+    n, m = F.shape
+    big = _largest(W, _MATRICES, m)
+    memo = np.zeros(2)
+    for i in range(n):
+        top = 0.0
+        total = 0.0
+        for j in range(m):
+            f = np.float64(F[i, j])
+            W[_f, j] = f
+            f = abs(f)
+            top = f if f > top else top
+            total += f
             Z[i, j] = 0.0
-        s = _solve_row(Qp, f, big, H, w, S, z, g, y, d)
+        if not np.isfinite(total + big):
+            for j in range(m):
+                Z[i, j] = np.nan
+            continue
+        s = _solve_row(W, N, start, i, m, big, top, memo)
         for a in range(s):
-            Z[i, S[a]] = z[a]
+            Z[i, N[_S, a]] = W[_z, a]
+        if s == 0:
+            for j in range(m):
+                Z[i, j] = W[_full, j]
 
 
 def simplex_qp(Q, F, start=None):
     """Z (n, m): for each row f of F the minimiser of 1/2 z'Qz + f'z on the simplex, in F's dtype.
 
-    Q (m, m) is symmetric positive semi-definite. Primal active set method, exact to rounding.
+    Q (m, m) is symmetric positive semi-definite; F is float32 or float64; the work is done in float64. `start`
+    (n, m) gives rows whose support is a guess of the answer's: it changes the time, and the result by rounding.
+
+    Primal active set method on the inverse of Q over the support: exact, to a gradient within 1e-13 of
+    max |Q| + max |f|, where cond Q <= 1e9. Where many solutions tie (singular Q, equal anchors) the same one is
+    returned every time: the search starts from the first best vertex and takes the first of equal gradients.
+    Curvature below 2e-14 max |Q| counts as zero. A row that is not done after 20 + 10 m entering indices returns
+    its feasible best so far. A row of F with NaN or infinity gives a row of NaN, such a Q only such rows.
     """
     F = _rows(F)
-    Q = np.ascontiguousarray(Q, dtype=np.float64)
-    if Q.shape != (F.shape[1], F.shape[1]):
+    n, m = F.shape
+    Q = np.asarray(Q, dtype=np.float64)
+    if Q.shape != (m, m):
         raise ValueError(f"Q has shape {Q.shape}, F has shape {F.shape}: Q must be (m, m) for F (n, m)")
+    if start is None:
+        start = np.empty((n, 0))
+    elif np.shape(start) != F.shape:
+        raise ValueError(f"start has shape {np.shape(start)}, F has shape {F.shape}")
+    width = -(-m // 8) * 8
+    W = _zeros(_MATRICES + 4 * m, width)
+    W[_MATRICES : _MATRICES + m, :m] = Q
+    W[_half, :m] = np.diag(Q) / 2
+    W[_f, m:] = np.inf
+    N = np.tile(np.arange(width), (3, 1))
     Z = np.empty_like(F)
-    if F.size:
-        _qp_rows(Q, F, Z)
+    _qp_rows(F, np.ascontiguousarray(np.asarray(start) > 0), Z, W, N)
     return Z
+
+
+def _zeros(*shape):
+    """Zeros on a 64-byte boundary: a load of 8 lanes across one costs twice."""
+    size = 8 * int(np.prod(shape))
+    raw = np.zeros(size + 64, np.uint8)
+    first = -raw.ctypes.data % 64
+    return raw[first : first + size].view(np.float64).reshape(shape)
 
 
 def kkt_residual(Q, F, Z):
@@ -286,7 +627,6 @@ def warm_up():
     for dtype in (np.float32, np.float64):
         P = np.array([[0.2, 0.7]], dtype=dtype)
         project_simplex(P)
-        simplex_qp(np.eye(2), P)
         simplex_qp(np.eye(2), P, start=P)
 
 

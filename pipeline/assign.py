@@ -32,7 +32,7 @@ class PlaceRows:
 
     def __call__(self, fitted: Fitted, block: Block) -> tuple[Sizes, tuple[tuple[str, Array], ...]]:
         rows = self.method.place(fitted.point, fitted.stats, block)
-        return labels_of(*kmeans.nearest_two(rows, fitted.centres), len(fitted.centres))
+        return labels_of(*kmeans.nearest_two(rows, fitted.centres), fitted.numbers)
 
 
 def assign(runner: Runner, source: Any, method: Any, fitted: Fitted, rows: Any, emit: Emit = silent) -> Sizes:
@@ -49,9 +49,10 @@ class NearestRows:
     """The step that labels rows of a stored embedding by the nearest centre."""
 
     centres: Array
+    numbers: Array
 
     def __call__(self, model: None, block: Block) -> tuple[Sizes, tuple[tuple[str, Array], ...]]:
-        return labels_of(*kmeans.nearest_two(block.views[0], self.centres), len(self.centres))
+        return labels_of(*kmeans.nearest_two(block.views[0], self.centres), self.numbers)
 
 
 def label_batches(
@@ -100,8 +101,8 @@ def _nearest(
 ) -> Sizes:
     for name, dtype in (("labels", "int32"), ("confidence", "float32")):
         rows.create(name, (batch,), None, dtype)
-    source = RowsSource(ZarrRows(opened.path, model.folder), "embedding", (batch,), width * 8)
-    work = Work(source, NearestRows(fitted.centres), None, rows, write="labels")
+    source = RowsSource(((ZarrRows(opened.path, model.folder), "embedding"),), (batch,), width * 8)
+    work = Work(source, NearestRows(fitted.centres, fitted.numbers), None, rows, write="labels")
     return run_pass(runner, work, keep, "assign", emit)[1]
 
 

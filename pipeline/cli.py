@@ -288,14 +288,41 @@ def fit(
         job = runs.prepared_job(archive, **_fit_options(options), run=run, resume=resume, emit=watch)
         with runner(watch) as where:
             record = job.run(where)
-    text = (
+    say(as_json, {k: record[k] for k in REPORTED if k in record}, _told(record))
+    if strict and not record["converged"]:
+        click.get_current_context().exit(5)
+
+
+@main.command()
+@click.argument("archive")
+@click.option("--from", "source", metavar="RUN", help="The run to go on from; the latest otherwise.")
+@click.option("--run", metavar="NAME", help="Name of the new run.")
+@computing
+@shared
+def update(archive: str, source: str | None, run: str | None, runner: Any, as_json: bool, debug: bool) -> None:
+    """Learn the batches of ARCHIVE that a run has not seen, from its model.
+
+    Clusters keep their numbers.  Old batches are not read again.
+
+    \b
+    Example:  aweigh update a.zarr --run tuesday
+    """
+    from aweigh.pipeline.run import update_job
+    from aweigh.pipeline.show import Watcher
+
+    with Watcher() as watch:
+        job = update_job(archive, source, run=run, emit=watch)
+        with runner(watch) as where:
+            record = job.run(where)
+    say(as_json, {k: record[k] for k in REPORTED if k in record}, _told(record))
+
+
+def _told(record: dict[str, Any]) -> str:
+    return (
         f"run {record['run']}: {record['samples']} samples in {record['clusters']} clusters by {record['method']}, "
         f"{record['sweeps']} sweeps{'' if record['converged'] else ' (not converged)'}, {record['seconds']:.1f} s, "
         f"peak {record['peak_worker_bytes'] / 2**20:.0f} MiB a worker"
     )
-    say(as_json, {k: record[k] for k in REPORTED if k in record}, text)
-    if strict and not record["converged"]:
-        click.get_current_context().exit(5)
 
 
 REPORTED = (

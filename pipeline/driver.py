@@ -130,8 +130,9 @@ def iterate(
 def _sweep(
     runner: Runner, method: Any, source: Any, state: State, rows: Any, phase: str, emit: Emit
 ) -> State:
-    model, point, stats, passes, slot, read = state.model, state.point, state.stats, state.passes, state.slot, state.read
-    for step, solve, views in method.sweep:
+    model, point, stats, passes = state.model, state.point, state.stats, state.passes
+    slot, read = state.slot, state.read
+    for step, solve, views, _ in method.sweep:
         point, read = model, slot
         work = Work(source, step, model, rows, slot or None, method.width, other(slot), views)
         model, stats, tally = run_pass(runner, work, solve, phase, emit)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aweigh.algorithms import kmeans, sampling, scaling
+from aweigh.algorithms import kmeans, matching, sampling, scaling, scores
 from aweigh.algorithms.contract import Array, Block, Gather, Sample, Sum
 from aweigh.io.archive import Batch
 from aweigh.io.errors import DataError
@@ -55,12 +55,34 @@ class Saved(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """What labels new rows: scaling, the method's model and sums at the last step, the k-means centres."""
+    """What labels new rows and what the next round starts from.
+
+    Scaling; the method's last model, its model at the last step and the sums there; the k-means centres, the number
+    that each of them has, and the smallest number never used.
+    """
 
     scaling: Any
+    model: Any
     point: Any
     stats: Any
     centres: Any
+    numbers: Any
+    next_number: int
+
+
+class Previous(NamedTuple):
+    """An earlier run whose cluster numbers are kept: its labels, the batches it labelled, its numbers."""
+
+    rows: Any
+    batches: tuple[Batch, ...]
+    numbers: Any
+    next_number: int
+
+
+class Table(NamedTuple):
+    """Counts of shared rows (old number, new cluster)."""
+
+    counts: Sum
 
 
 def records_of(method: Any) -> tuple[type, ...]:
@@ -111,21 +133,43 @@ class EmbedRows:
 class LabelRows:
     """The step that writes a block's labels and confidences."""
 
-    method: kmeans.KMeans
+    centres: Array
+    numbers: Array
 
-    def __call__(self, model: tuple[Any, Any], block: Block) -> tuple[Sizes, tuple[tuple[str, Array], ...]]:
-        return labels_of(*kmeans.nearest_two(block.views[0], self.method.best(model[0])), self.method.clusters)
+    def __call__(self, model: None, block: Block) -> tuple[Sizes, tuple[tuple[str, Array], ...]]:
+        return labels_of(*kmeans.nearest_two(block.views[0], self.centres), self.numbers)
 
 
-def labels_of(labels: Array, first: Array, second: Array, k: int) -> tuple[Sizes, tuple[tuple[str, Array], ...]]:
+@dataclass(frozen=True)
+class CompareRows:
+    """The step that counts a block's rows by old number and new cluster."""
+
+    centres: Array
+    old: int
+
+    def __call__(self, model: None, block: Block) -> tuple[Table, None]:
+        new = kmeans.nearest_two(block.views[0], self.centres)[0]
+        return Table(scores.contingency(block.views[1], new, self.old, len(self.centres)).astype(float)), None
+
+
+@dataclass(frozen=True)
+class CopyRows:
+    """The step that copies a block of an earlier run's embedding."""
+
+    def __call__(self, model: None, block: Block) -> tuple[Sizes, Array]:
+        return Sizes(np.float64(len(block.positions)), np.zeros(1)), block.views[0]
+
+
+def labels_of(labels: Array, first: Array, second: Array, numbers: Array) -> tuple[Sizes, tuple[tuple[str, Array], ...]]:
     """Return sizes, and the rows to write: labels (int32) and confidence 1 - d1/d2 (float32) of the two distances.
 
     Confidence is 0 on the border between two clusters and 1 on a centre.
     """
     ratio = np.sqrt(np.divide(first, second, out=np.ones_like(first), where=second > 0))
     confidence = (1 - ratio).astype(np.float32)
+    k = len(numbers)
     sizes = Sizes(np.bincount(labels, minlength=k).astype(float), np.bincount(labels, confidence, k))
-    return sizes, (("labels", labels), ("confidence", confidence))
+    return sizes, (("labels", numbers[labels].astype(np.int32)), ("confidence", confidence))
 
 
 def _arrays(method: Any) -> tuple[tuple[str, int, str], ...]:
@@ -156,6 +200,8 @@ class Fit:
     emit: Emit = silent
     save: Callable[[Saved], None] = lambda saved: None
     saved: Saved = Saved()
+    previous: Previous | None = None
+    matching: matching.Matching | None = None
     sizes: Any = None
 
     @property
@@ -182,7 +228,7 @@ class Fit:
 
     def _admit(self) -> None:
         """Raise DataError where a batch has more rows than the method takes."""
-        admit = getattr(self.method, "admit", None)
+        admit: Any = getattr(self.method, "admit", None)
         for batch in self.source.batches if admit else ():
             try:
                 admit(batch.rows)
@@ -236,7 +282,9 @@ class Fit:
             for name, width, dtype in _arrays(method):
                 rows.create(name, batches, width, dtype)
             try:
-                for step, solve, views in method.prepare:
+                for step, solve, views, first in method.prepare:
+                    if first and prior is not None:
+                        continue
                     work = Work(source, step, model, rows, None, method.width, None, views)
                     model, _, _ = run_pass(runner, work, solve, f"{phase}: prepare", self.emit)
             except ValueError as error:
@@ -263,7 +311,7 @@ class Fit:
     def _cluster(self, runner: Runner) -> Fitted:
         method = kmeans.KMeans(self.request.clusters)
         row_bytes = self.method.embedding * np.dtype(self.dtype).itemsize
-        source = RowsSource(self.rows, "embedding", self.source.batches, row_bytes)
+        source = RowsSource(((self.rows, "embedding"),), self.source.batches, row_bytes)
         state = self.saved.clustering
         if state is None:
             state = begin(start_clustering(runner, source, method, self.request.seed, self._rng(2), self.emit))
@@ -273,10 +321,30 @@ class Fit:
         )  # fmt: skip
         for name, dtype in (("labels", "int32"), ("confidence", "float32")):
             self.rows.create(name, self.source.batches, None, dtype)
-        work = Work(source, LabelRows(method), (state.point, state.stats), self.rows, write="labels")
+        centres = method.best(state.point)
+        numbers, next_number = self._numbers(runner, centres, row_bytes)
+        work = Work(source, LabelRows(centres, numbers), None, self.rows, write="labels")
         _, self.sizes, _ = run_pass(runner, work, keep, "label", self.emit)
-        _, point, stats = self.saved.last
-        return Fitted(self.saved.prepared.scaling, point, stats, method.best(state.point))
+        return Fitted(self.saved.prepared.scaling, *self.saved.last, centres, numbers, next_number)
+
+    def _numbers(self, runner: Runner, centres: Array, row_bytes: int) -> tuple[Array, int]:
+        """Return the clusters' numbers: those of the previous run where rows are shared, else 0 to k - 1."""
+        if self.previous is None:
+            return np.arange(len(centres)), len(centres)
+        rows, batches, old, first_free = self.previous
+        source = RowsSource(((self.rows, "embedding"), (rows, "labels")), batches, row_bytes + 4)
+        work = Work(source, CompareRows(centres, first_free), None)
+        _, table, _ = run_pass(runner, work, keep, "match", self.emit)
+        self.matching = matching.match(table.counts[old], old, first_free)
+        return self.matching.numbers, max(first_free, int(self.matching.numbers.max()) + 1)
+
+    def inherit(self, runner: Runner, rows: Any, batches: tuple[Batch, ...]) -> None:
+        """Copy the embedding of batches that an earlier run has learnt; their views are not read."""
+        row_bytes = self.method.embedding * np.dtype(self.dtype).itemsize
+        self.rows.create("embedding", batches, self.method.embedding, self.dtype)
+        source = RowsSource(((rows, "embedding"),), batches, row_bytes)
+        work = Work(source, CopyRows(), None, self.rows, write="embedding")
+        run_pass(runner, work, keep, "embeddings of earlier batches", self.emit)
 
 
 def prepare(
@@ -288,7 +356,7 @@ def prepare(
     model = preparation.init(widths)
     model, _, _ = run_pass(runner, Work(probe, preparation.probe.step, model), preparation.probe.solve, "probe", emit)
     try:
-        step, solve, _ = preparation.survey
+        step, solve = preparation.survey[:2]
         model, survey, _ = run_pass(runner, Work(source, step, model), solve, "survey", emit)
     except ValueError as error:
         raise DataError(str(error)) from error

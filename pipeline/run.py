@@ -13,15 +13,16 @@ from typing import Any
 import numpy as np
 
 from aweigh import algorithms
+from aweigh.algorithms import scaling
 from aweigh.io import trees
 from aweigh.io.archive import Archive, Batch, check_name, open_archive
 from aweigh.io.errors import DataError, UsageError
 from aweigh.io.rows import ZarrRows
-from aweigh.io.runs import CHECKPOINT, CONFIG, MODEL, RunFolder, incomplete_run
+from aweigh.io.runs import CHECKPOINT, CONFIG, MODEL, RECORD, RunFolder, complete_run, incomplete_run
 from aweigh.pipeline import cluster, plan, task, versions
 from aweigh.pipeline.driver import Runner
 from aweigh.pipeline.events import Emit, Event, Note, PassDone, silent
-from aweigh.pipeline.fit import Fit, Fitted, Request, Saved, records_of
+from aweigh.pipeline.fit import Fit, Fitted, Previous, Request, Round, Saved, records_of
 from aweigh.pipeline.task import ArchiveSource
 
 
@@ -82,6 +83,41 @@ def prepared_job(
     return Job.create(opened, request, folder, run, emit)
 
 
+def update_job(archive: str, source: str | None = None, *, run: str | None = None, emit: Emit = silent) -> Job:
+    """Return the job that learns the batches that a run (the latest otherwise) has not seen, from its stored model.
+
+    Raises DataError where there is no such batch, UsageError where the method does not learn batch after batch.
+    """
+    opened = open_archive(archive)
+    folder = complete_run(opened, source)
+    config = folder.read_json(CONFIG)
+    request = request_of(config)
+    method = algorithms.make(config["method"], request.clusters, request.settings)
+    if not method.rounds:
+        able = ", ".join(name for name, kind in algorithms.METHODS.items() if kind.rounds)
+        raise UsageError(
+            f"run {folder.name!r} is of {config['method']}, which learns all rows together; {able} go on from a run",
+            "fit again, or `aweigh assign` labels new batches with the frozen model",
+        )
+    old = tuple(opened.batch(entry["name"]) for entry in config["batches"])
+    new = tuple(batch for batch in opened.batches if batch not in old)
+    if not new:
+        raise DataError(f"run {folder.name!r} has seen every batch of {opened.path}", "import a batch first")
+    names = _views(opened, request.views)
+    refuse_missing(new, names, method, config["method"])
+    record = folder.read_json(RECORD)
+    rounds = tuple(Round([r["batch"]], r["objective"], r["converged"]) for r in record["rounds"])
+    fitted = trees.loads(folder.read(MODEL) or b"", records_of(method))
+    columns = tuple(list(opened.views).index(view) for view in names)
+    made = Job(
+        opened, request, method, config["method"],
+        ArchiveSource(opened.path, (*old, *new), names, columns), _new_folder(opened, run, config["method"]), emit,
+        earlier=Earlier(folder, fitted, old, rounds),
+    )  # fmt: skip
+    made.emit = made._tell(emit)
+    return made
+
+
 @contextlib.contextmanager
 def embedded_runner(workers: int | None, memory: str | None, emit: Emit = silent) -> Iterator[cluster.DaskRunner]:
     """Yield a runner on a LocalCluster of this machine."""
@@ -105,6 +141,16 @@ def request_of(config: dict[str, Any]) -> Request:
     return Request(**{**fields, "views": tuple(fields["views"]) if fields["views"] else None})
 
 
+@dataclass(frozen=True)
+class Earlier:
+    """The run that an update goes on from, and the batches that it has learnt."""
+
+    folder: RunFolder
+    fitted: Fitted
+    batches: tuple[Batch, ...]
+    rounds: tuple[Round, ...]
+
+
 @dataclass
 class Job:
     """One fit: what is fixed before anything runs, and the steps that follow."""
@@ -117,6 +163,7 @@ class Job:
     folder: RunFolder
     emit: Emit
     saved: Saved = Saved()
+    earlier: Earlier | None = None
     began: float = field(default_factory=time.monotonic)
     tallies: list[tuple[str, Any]] = field(default_factory=list)
 
@@ -133,10 +180,7 @@ class Job:
         columns = tuple(list(archive.views).index(view) for view in names)
         source = ArchiveSource(archive.path, archive.batches, names, columns)
         resumed = folder is not None
-        folder = folder or RunFolder(archive, check_name("run", run or _new_name(name)))
-        if not resumed and folder.exists:
-            state = "complete" if folder.complete else "begun already (use --resume)"
-            raise UsageError(f"run {folder.name!r} of {archive.path} is {state}", "choose another --run name")
+        folder = folder or _new_folder(archive, run, name)
         job = cls(archive, request, method, name, source, folder, emit)
         job.emit = job._tell(emit)
         if resumed:
@@ -169,6 +213,7 @@ class Job:
                     "request": dataclasses.asdict(self.request),
                     "method": self.name,
                     "batches": [{"name": b.name, "digest": b.digest} for b in self.source.batches],
+                    "updated_from": self.earlier.folder.name if self.earlier else None,
                     "versions": versions.collect(),
                 }
             )
@@ -178,6 +223,15 @@ class Job:
             str(np.result_type(*(v.dtype for v in views))), ZarrRows(self.archive.path, self.folder.folder),
             self.emit, self._checkpoint, self.saved,
         )  # fmt: skip
+        if self.earlier is not None:
+            old = self.earlier
+            rows = ZarrRows(self.archive.path, old.folder.folder)
+            steps.previous = Previous(rows, old.batches, old.fitted.numbers, old.fitted.next_number)
+            if not self.saved.rounds:
+                steps.inherit(runner, rows, old.batches)
+                last = (old.fitted.model, old.fitted.point, old.fitted.stats)
+                prepared = scaling.Prepared((), old.fitted.scaling, None)
+                steps.saved = Saved(prepared, old.rounds, last, None, len(old.batches))
         fitted = steps.run(runner)
         return self._publish(runner, steps, fitted, estimate)
 
@@ -218,16 +272,20 @@ class Job:
                 for v, s in zip(self.source.views, fitted.scaling, strict=True)
             },
             "sizes": [int(n) for n in steps.sizes.rows],
+            "numbers": [int(n) for n in fitted.numbers],
+            "updated_from": self.earlier.folder.name if self.earlier else None,
+            "matching": _plain(steps.matching),
             "plan": estimate.as_dict(),
             "driver_peak_bytes": plan.peak_bytes(),
             "spilled_bytes": sum(w["spilled_bytes"] for w in workers.values()),
-            "restarted_workers": runner.restarted() if workers else 0,
+            "restarted_workers": runner.restarted() if hasattr(runner, "restarted") else 0,
             "workers": workers,
             "work": self.work,
         }
         if self.method.rounds:
             record["rounds"] = [
-                {"batch": r.batches[0], "sweeps": len(r.objective), "objective": r.objective} for r in rounds
+                {"batch": r.batches[0], "sweeps": len(r.objective), "objective": r.objective, "converged": r.converged}
+                for r in rounds
             ]
         self.folder.finish(record)
         return record
@@ -286,8 +344,19 @@ def _views(archive: Archive, chosen: tuple[str, ...] | None) -> tuple[str, ...]:
     return tuple(chosen or archive.views)
 
 
-def _new_name(method: str) -> str:
-    return f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S-%f}-{method}"
+def _new_folder(archive: Archive, run: str | None, method: str) -> RunFolder:
+    """Return the folder of a run that is not there yet, named after the time and the method unless told."""
+    name = run or f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S-%f}-{method}"
+    folder = RunFolder(archive, check_name("run", name))
+    if folder.exists:
+        state = "complete" if folder.complete else "begun already (use --resume)"
+        raise UsageError(f"run {folder.name!r} of {archive.path} is {state}", "choose another --run name")
+    return folder
+
+
+def _plain(found: Any) -> Any:
+    """Return a matching JSON-ready."""
+    return None if found is None else {k: v.tolist() if k == "numbers" else v for k, v in found._asdict().items()}
 
 
 def _summary(tallies: list[tuple[str, Any]]) -> list[dict[str, Any]]:

@@ -123,10 +123,9 @@ def _scaled(scalings: tuple[scaling.ViewScaling, ...], raw: list[Array], present
 
 @dataclass(frozen=True)
 class RowsSource(Batches):
-    """Blocks of a per-row array of a run (the embedding), as the one view of a method."""
+    """Blocks of per-row arrays of runs (an embedding, labels), as the views of a step."""
 
-    rows_store: RowArrays
-    name: str
+    parts: tuple[tuple[RowArrays, str], ...]
     batches: tuple[Batch, ...]
     row_bytes: int
 
@@ -137,8 +136,8 @@ class RowsSource(Batches):
 
     def load(self, batch: Batch, block: int) -> tuple[tuple[Array, ...], Array, int]:
         """Return the rows of one block."""
-        X = self.rows_store.read(self.name, batch, block)
-        return (X,), np.ones((len(X), 1), bool), X.nbytes
+        views = tuple(rows.read(name, batch, block) for rows, name in self.parts)
+        return views, np.ones((len(views[0]), 1), bool), sum(x.nbytes for x in views)
 
 
 class Work(NamedTuple):
@@ -184,20 +183,16 @@ def fold(work: Work, blocks: range) -> tuple[Stats, Tally]:
     """Return the statistics of consecutive blocks, summed in order, and what they cost."""
     one_blas_thread()
     refs = work.source.refs
-    total: tuple[Stats, Tally] | None = None
-    for number in blocks:
-        one = _one(work, *refs[number])
-        total = one if total is None else merge(total, one)
-    assert total is not None
+    total = _one(work, *refs[blocks[0]])
+    for number in blocks[1:]:
+        total = merge(total, _one(work, *refs[number]))
     return total
 
 
 def merge(*parts: tuple[Stats, Tally]) -> tuple[Stats, Tally]:
     """Return the sum of partial sums, from left to right."""
-    total = parts[0]
-    for part in parts[1:]:
-        total = combine(total[0], part[0]), combine(total[1], part[1])
-    return total
+    stats, tallies = zip(*parts, strict=True)
+    return combine(*stats), combine(*tallies)
 
 
 def _one(work: Work, batch: Batch, number: int) -> tuple[Stats, Tally]:

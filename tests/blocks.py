@@ -32,11 +32,13 @@ def sweeps(method, source, model, count, runner=None):
     return states, rows
 
 
-def prepared(method, source, model, runner=None):
+def prepared(method, source, model, runner=None, prior=None):
     """The model after the method's preparing passes."""
     from aweigh.pipeline.task import Work
 
-    for step, solve, views in method.prepare:
+    for step, solve, views, first in method.prepare:
+        if first and prior is not None:
+            continue
         work = Work(source, step, model, MemoryRows(), None, method.width, None, views)
         model, _, _ = (runner or SerialRunner()).run(work, solve, lambda done, of: None)
     return model

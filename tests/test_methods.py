@@ -110,7 +110,7 @@ def test_acmvc_equals_oracle_over_rounds(cut, init, ablation):
     prior, rounds, models = None, [], []
     for t, X in enumerate(batches):
         one = source_of([X], cut) if t == 0 else type(source)(source.arrays, (source.batches[t],))
-        model = prepared(method, one, method.start(everything(X), np.random.default_rng(0), prior))
+        model = prepared(method, one, method.start(everything(X), np.random.default_rng(0), prior), prior=prior)
         if t == 0:
             first = model
         states, rows = sweeps(method, one, model, 6)
