@@ -19,36 +19,41 @@ _CLIPPED = 1e-15  # negative weights that close to zero are zero
 
 _OPTIONS = {"nogil": True, "cache": True, "error_model": "numpy"}
 _INTERNAL = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_ONCE = {**_INTERNAL, "inline": "always"}  # called at one place: compiling it by itself would double the time
 _INLINE = {**_INTERNAL, "forceinline": True}  # in the innermost path a call costs as much as its work
 _F64, _I32, _I64 = ir.DoubleType(), ir.IntType(32), ir.IntType(64)
 _LANES, _INDICES = ir.VectorType(_F64, 8), ir.VectorType(_I64, 8)
 
 
-@njit(**_OPTIONS)
+@njit(fastmath={"contract", "reassoc", "nsz"}, **_OPTIONS)
 def _project_rows(P, Z):
     n, m = P.shape
-    work = np.empty(m)
+    p = np.empty(m)
     for i in range(n):
+        top = np.float64(P[i, 0])
         for j in range(m):
-            work[j] = P[i, j]
-        work.sort()
-        total = 0.0
-        shift = 0.0
-        for j in range(m - 1, -1, -1):
-            total += work[j]
-            t = (total - 1.0) / (m - j)
-            if work[j] <= t:
-                break
-            shift = t
+            p[j] = P[i, j]
+            top = p[j] if p[j] > top else top
         for j in range(m):
-            Z[i, j] = max(P[i, j] - shift, 0.0)
+            p[j] -= top
+        t, count, before = -1.0, 0.0, -1.0
+        while count != before:
+            before, count, total = count, 0.0, 0.0
+            for j in range(m):
+                inside = p[j] > t
+                total += p[j] if inside else 0.0
+                count += 1.0 if inside else 0.0
+            t = (total - 1.0) / count
+        for j in range(m):
+            Z[i, j] = p[j] - t if p[j] > t else 0.0
 
 
 def project_simplex(P):
     """Z (n, m): the nearest point of the simplex for each row of P, in P's dtype.
 
-    z = max(p - t, 0) with t = (sum of the r largest p - 1) / r, r the largest count whose smallest member
-    exceeds its t. Float64 inside. A row with NaN or infinity gives a meaningless row: check before.
+    z = max(p - t, 0), where t = (sum of p > t - 1) / (count of p > t) is found by shrinking {p > t} from
+    {p > max p - 1} until it no longer changes. Float64 inside. A row with NaN or infinity gives a meaningless
+    row: check before.
     """
     P = _rows(P)
     Z = np.empty_like(P)
@@ -290,7 +295,7 @@ def _reach(W, z, s, limit):
     return step, p
 
 
-@njit(**_INLINE)
+@njit(**_ONCE)
 def _enter(W, N, Q, H, flat, s, j):
     """Raise z_j to its optimum given the support, dropping what reaches zero; the new size."""
     gain = 0.0
@@ -311,7 +316,7 @@ def _enter(W, N, Q, H, flat, s, j):
         s = _leave(W, N, H, s, p)
 
 
-@njit(**_INTERNAL)
+@njit(**_ONCE)
 def _enter_free(W, N, A, G, flat, k, j):
     """The same for multiplier j of the complement, whose sum is free; -1 if it is unbounded."""
     gain = 0.0
@@ -343,30 +348,64 @@ def _normalise(W, z, s):
 
 
 @njit(**_INTERNAL)
-def _polish(W, N, Q, H, s, tolerance):
-    """Newton steps inside the support until its gradients agree; the new size. g = Q z + f afresh."""
-    for _ in range(4 + 2 * s):
+def _uneven(W, N, s):
+    """max g - min g over the support: zero at its minimiser."""
+    low = high = W[_g, N[_S, 0]]
+    for a in range(1, s):
+        g = W[_g, N[_S, a]]
+        low = g if g < low else low
+        high = g if g > high else high
+    return high - low
+
+
+@njit(**_ONCE)
+def _polish(W, N, Q, H, s, big, tolerance):
+    """Newton steps inside the support until its gradients agree; the new size. g = Q z + f afresh.
+
+    Where they do not get there, updates have worn H out: it is built again, once.
+    """
+    worn = False
+    for step in range(8 + 4 * s):
         _normalise(W, _z, s)
         _combine(W, N, _g, _f, Q, _S, _z, s, W.shape[1])
-        low = W[_g, N[_S, 0]]
-        high = low
-        for a in range(1, s):
-            g = W[_g, N[_S, a]]
-            low = g if g < low else low
-            high = g if g > high else high
-        if high - low <= tolerance:
+        if _uneven(W, N, s) <= tolerance:
             break
+        if step >= 4 and not worn:
+            worn = True
+            s = _rebuild(W, N, Q, H, s, _FLAT * big)
+            continue
+        level = W[_g, N[_S, 0]]
         for a in range(s):
-            W[_x, a] = low - W[_g, N[_S, a]]
+            W[_x, a] = level - W[_g, N[_S, a]]
         _combine(W, N, _d, _none, H, _ORDER, _x, s, _up(s))
-        step, p = _reach(W, _z, s, 1.0)
-        _axpy(W, _z, step, _d, _up(s))
+        reached, p = _reach(W, _z, s, 1.0)
+        _axpy(W, _z, reached, _d, _up(s))
         if p >= 0:
             s = _leave(W, N, H, s, p)
     return s
 
 
-@njit(**_INTERNAL)
+@njit(**_ONCE)
+def _rebuild(W, N, Q, H, s, flat):
+    """H and w of the same support from nothing, z kept; an index without curvature of its own is left out."""
+    for a in range(s):
+        W[_full, a] = W[_z, a]
+        N[_D, a] = N[_S, a]
+    weight = W[_full, 0]
+    _single(W, N, H, N[_D, 0])
+    W[_z, 0] = weight
+    size = 1
+    for a in range(1, s):
+        curvature, slope = _probe(W, N, Q, H, _w, _S, size, N[_D, a])
+        if curvature > flat:
+            weight = W[_full, a]
+            _add(W, N, H, _w, _S, _z, size, N[_D, a], curvature, slope)
+            W[_z, size] = weight
+            size += 1
+    return size
+
+
+@njit(**_ONCE)
 def _from_start(W, N, Q, H, flat, start, i):
     """The state of the support of row i of start, thinned until its own minimiser z is positive; its size."""
     s = 0
@@ -396,7 +435,7 @@ def _from_start(W, N, Q, H, flat, start, i):
     return s
 
 
-@njit(**_INTERNAL)
+@njit(**_ONCE)
 def _whole(W, N, Q, A, m, flat):
     """Whether all of Q is safely invertible on sum z = 0; then A and v are the state of all indices."""
     for a in range(8):
@@ -412,7 +451,7 @@ def _whole(W, N, Q, A, m, flat):
     return True
 
 
-@njit(**_INTERNAL)
+@njit(**_ONCE)
 def _spread(W, m):
     """max left where full > 0, minus min left: zero at the minimiser, left being its gradient."""
     low, high = np.inf, -np.inf
@@ -424,7 +463,7 @@ def _spread(W, m):
     return high - low
 
 
-@njit(**_INTERNAL)
+@njit(**_ONCE)
 def _by_complement(W, N, Q, A, G, m, flat, tolerance):
     """Whether full now is the minimiser, found from the indices D that are zero in it.
 
@@ -465,7 +504,7 @@ def _by_complement(W, N, Q, A, G, m, flat, tolerance):
     return False
 
 
-@njit(**_INTERNAL)
+@njit(**_ONCE)
 def _step_outside(W, N, A, G, m, k):
     """One Newton step of full on the indices outside D: its inverse is A - A_D G A_D'."""
     low = W[_left, _lowest(W, _left)]
@@ -487,7 +526,7 @@ def _largest(W, M, m):
     return top
 
 
-@njit(**_INTERNAL)
+@njit(**_ONCE)
 def _vertex(W, N, Q, H, m):
     """The best vertex: min Q_jj / 2 + f_j, the first of equals; its size, 1."""
     for k in range(W.shape[1]):
@@ -499,7 +538,7 @@ def _vertex(W, N, Q, H, m):
     return 1
 
 
-@njit(**_INTERNAL)
+@njit(**_ONCE)
 def _solve_row(W, N, start, i, m, big, top, memo):
     """The size of the support left in S, z; or 0 if the minimiser was left in full.
 
@@ -512,27 +551,29 @@ def _solve_row(W, N, start, i, m, big, top, memo):
     given = 0
     for j in range(start.shape[1]):
         given += start[i, j]
+    dense = given >= _DENSE
     untried = m >= _DENSE_FROM
     s = 0
     fresh = False
     for _ in range(20 + 10 * m):
-        if untried and max(s, given) >= _DENSE:
+        if untried and (dense or s >= _DENSE):
             untried = False
             if memo[0] == 0.0:
                 memo[0] = 1.0 if _whole(W, N, Q, A, m, _INDEPENDENT * big) else -1.0
                 memo[1] = _FLAT * _largest(W, A, m)
             if memo[0] > 0.0 and _by_complement(W, N, Q, A, G, m, memo[1], tolerance):
                 return 0
-        if s == 0 and given == 0:
-            s = _vertex(W, N, Q, H, m)
-        elif s == 0:
-            s = _from_start(W, N, Q, H, _INDEPENDENT * big, start, i)
-            s = _polish(W, N, Q, H, s, tolerance)
-            fresh = True
+        if s == 0:
+            if given == 0:
+                s = _vertex(W, N, Q, H, m)
+            else:
+                s = _from_start(W, N, Q, H, _INDEPENDENT * big, start, i)
+            fresh = given == 0
         j = _lowest(W, _g)
-        if W[_g, N[_S, 0]] - W[_g, j] <= tolerance and not fresh:
-            s = _polish(W, N, Q, H, s, tolerance)
+        if not fresh and (given > 0 or W[_g, N[_S, 0]] - W[_g, j] <= tolerance):
+            s = _polish(W, N, Q, H, s, big, tolerance)
             j = _lowest(W, _g)
+            given = 0
             fresh = True
         if not W[_g, N[_S, 0]] - W[_g, j] > tolerance:
             return s
@@ -596,9 +637,9 @@ def simplex_qp(Q, F, start=None):
     W[_half, :m] = np.diag(Q) / 2
     W[_f, m:] = np.inf
     N = np.tile(np.arange(width), (3, 1))
-    Z = np.empty_like(F)
-    _qp_rows(F, np.ascontiguousarray(np.asarray(start) > 0), Z, W, N)
-    return Z
+    Z = np.empty((n, m))
+    _qp_rows(F.astype(np.float64, copy=False), np.ascontiguousarray(np.asarray(start) > 0), Z, W, N)
+    return Z.astype(F.dtype, copy=False)
 
 
 def _zeros(*shape):

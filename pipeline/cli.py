@@ -382,6 +382,26 @@ def _table(scores: dict[str, float]) -> str:
 
 @main.command()
 @click.argument("archive")
+@click.argument("one", metavar="RUN")
+@click.argument("two", metavar="RUN")
+@shared
+def compare(archive: str, one: str, two: str, as_json: bool, debug: bool) -> None:
+    """Show what moved between two runs: samples, flows, sizes.
+
+    \b
+    Example:  aweigh compare a.zarr monday tuesday
+    """
+    from aweigh.io.archive import open_archive
+    from aweigh.io.runs import complete_run
+    from aweigh.pipeline import compare as comparing
+
+    opened = open_archive(archive)
+    found = comparing.compare(opened, complete_run(opened, one), complete_run(opened, two))
+    say(as_json, found, "\n".join(comparing.lines(found)))
+
+
+@main.command()
+@click.argument("archive")
 @click.option("--run", metavar="NAME", help="The run; the latest otherwise.")
 @click.option("--to", "target", required=True, metavar="FILE", help="Where to write: a .csv file.")
 @shared
