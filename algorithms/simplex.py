@@ -362,16 +362,14 @@ def _uneven(W, N, s):
 def _polish(W, N, Q, H, s, big, tolerance):
     """Newton steps inside the support until its gradients agree; the new size. g = Q z + f afresh.
 
-    Where they do not get there, updates have worn H out: it is built again, once.
+    Where they do not get there soon, updates have worn H out: it is built again.
     """
-    worn = False
-    for step in range(8 + 4 * s):
+    for step in range(16 + 8 * s):
         _normalise(W, _z, s)
         _combine(W, N, _g, _f, Q, _S, _z, s, W.shape[1])
         if _uneven(W, N, s) <= tolerance:
             break
-        if step >= 4 and not worn:
-            worn = True
+        if step % 8 == 4:
             s = _rebuild(W, N, Q, H, s, _FLAT * big)
             continue
         level = W[_g, N[_S, 0]]
@@ -564,11 +562,9 @@ def _solve_row(W, N, start, i, m, big, top, memo):
             if memo[0] > 0.0 and _by_complement(W, N, Q, A, G, m, memo[1], tolerance):
                 return 0
         if s == 0:
-            if given == 0:
-                s = _vertex(W, N, Q, H, m)
-            else:
-                s = _from_start(W, N, Q, H, _INDEPENDENT * big, start, i)
             fresh = given == 0
+            flat = _INDEPENDENT * big
+            s = _vertex(W, N, Q, H, m) if fresh else _from_start(W, N, Q, H, flat, start, i)
         j = _lowest(W, _g)
         if not fresh and (given > 0 or W[_g, N[_S, 0]] - W[_g, j] <= tolerance):
             s = _polish(W, N, Q, H, s, big, tolerance)
@@ -598,7 +594,7 @@ def _qp_rows(F, start, Z, W, N):
             top = f if f > top else top
             total += f
             Z[i, j] = 0.0
-        if not np.isfinite(total + big):
+        if not np.isfinite(total):
             for j in range(m):
                 Z[i, j] = np.nan
             continue
@@ -631,6 +627,8 @@ def simplex_qp(Q, F, start=None):
         start = np.empty((n, 0))
     elif np.shape(start) != F.shape:
         raise ValueError(f"start has shape {np.shape(start)}, F has shape {F.shape}")
+    if not np.isfinite(Q).all():
+        return np.full_like(F, np.nan)
     width = -(-m // 8) * 8
     W = _zeros(_MATRICES + 4 * m, width)
     W[_MATRICES : _MATRICES + m, :m] = Q
@@ -677,4 +675,4 @@ def _rows(P):
         P = P.astype(np.float64)
     if P.ndim != 2 or P.shape[1] == 0:
         raise ValueError(f"expected rows of at least one column, got shape {P.shape}")
-    return P
+    return P if P.flags.writeable else P.copy()  # a read-only array would compile the kernels once more

@@ -75,24 +75,40 @@ def computing(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say where to compute, and hand over a `runner` context."""
     from_options = [
         click.option("--scheduler", metavar="ADDRESS", help="Join a Dask cluster that runs already."),
+        click.option("--cluster", "cluster_file", metavar="FILE", help="Start the cluster that a YAML file describes."),
         click.option("--workers", type=click.IntRange(1), help="Worker processes of the embedded cluster."),
         click.option("--memory", metavar="SIZE", help="Memory limit of each worker, such as 2GiB."),
     ]
 
     @functools.wraps(function)
     def wrapped(
-        *args: Any, scheduler: str | None, workers: int | None, memory: str | None, **options: Any
+        *args: Any,
+        scheduler: str | None,
+        cluster_file: str | None,
+        workers: int | None,
+        memory: str | None,
+        **options: Any,
     ) -> Any:
-        if scheduler and (workers or memory):
-            raise UsageError(
-                "--scheduler joins a cluster whose workers run already, so --workers and --memory mean nothing",
-                "leave out one or the other",
-            )
-        return function(*args, **options, runner=functools.partial(_runner, scheduler, workers, memory))
+        if scheduler and cluster_file:
+            raise UsageError("--scheduler joins a cluster and --cluster starts one", "leave out one or the other")
+        if (scheduler or cluster_file) and (workers or memory):
+            why = "--scheduler joins a cluster whose workers run already"
+            if cluster_file:
+                why = "--cluster names a file that says this of its workers"
+            raise UsageError(f"{why}, so --workers and --memory mean nothing", "leave out one or the other")
+        started = _described(cluster_file) if cluster_file else functools.partial(_runner, scheduler, workers, memory)
+        return function(*args, **options, runner=started)
 
     for option in from_options:
         wrapped = option(wrapped)
     return wrapped
+
+
+def _described(cluster_file: str) -> Callable[[Any], Any]:
+    """Return the runner context of a file, read now so that a wrong one is told before any work."""
+    from aweigh.pipeline.cluster_file import read
+
+    return read(cluster_file).started
 
 
 @contextlib.contextmanager
@@ -270,11 +286,15 @@ def _fit_options(options: dict[str, Any]) -> dict[str, Any]:
 @fitting
 @click.option("--run", metavar="NAME", help="Name of the new run.")
 @click.option("--resume", is_flag=True, help="Go on with an incomplete run (the newest, or --run).")
+@click.option(
+    "--cache", type=click.Choice(("auto", "on", "off")), default="auto", show_default=True,
+    help="Keep the scaled views in the workers' memory.",
+)
 @click.option("--strict", is_flag=True, help="Exit 5 where the fit does not converge.")
 @computing
 @shared
 def fit(
-    archive: str, run: str | None, resume: bool, strict: bool, runner: Any, as_json: bool, debug: bool, **options: Any
+    archive: str, run: str | None, resume: bool, cache: str, strict: bool, runner: Any, as_json: bool, debug: bool, **options: Any
 ) -> None:
     """Cluster ARCHIVE into K clusters, on an embedded Dask cluster by default.
 
@@ -286,6 +306,7 @@ def fit(
 
     with Watcher() as watch:
         job = runs.prepared_job(archive, **_fit_options(options), run=run, resume=resume, emit=watch)
+        job.cache = cache
         with runner(watch) as where:
             record = job.run(where)
     say(as_json, {k: record[k] for k in REPORTED if k in record}, _told(record))

@@ -146,7 +146,7 @@ class DaskRunner:
         client = self.client
         todo = task.groups(len(work.source.refs), work.source.most_tasks)
         shared = client.submit(_identity, work, pure=False, retries=2)
-        leaves = client.map(_fold, [shared] * len(todo), todo, pure=False, retries=2)
+        leaves = self._leaves(shared, todo, bool(work.pin))
         level = leaves
         while len(level) > 1:
             level = [
@@ -159,6 +159,19 @@ class DaskRunner:
             raise _Lost("the summed statistics")
         model, stats, tally, self.solved_on = answer
         return model, stats, tally
+
+    def _leaves(self, shared: Any, todo: list[range], pinned: bool) -> list[Any]:
+        """Submit a pass's tasks; where blocks are kept in memory, each to the worker that keeps its blocks."""
+        if not pinned:
+            return self.client.map(_fold, [shared] * len(todo), todo, pure=False, retries=2)
+        homes = sorted(self.client.scheduler_info(n_workers=-1)["workers"])
+        return [
+            self.client.submit(
+                _fold, shared, blocks, homes[i % len(homes)], pure=False, retries=2,
+                workers=[homes[i % len(homes)]], allow_other_workers=True,
+            )
+            for i, blocks in enumerate(todo)
+        ]  # fmt: skip
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return function(*args), computed in the scheduler's process, off its event loop."""
@@ -184,6 +197,10 @@ class DaskRunner:
         workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
         limits = [w["memory_limit"] // max(1, w["nthreads"]) for w in workers if w.get("memory_limit")]
         return min(limits, default=None)
+
+    def forget(self) -> None:
+        """Let the workers give back the memory of kept blocks."""
+        self.client.run(task.forget_pinned)
 
     def _wait(self, leaves: list[Any], root: Any, progress: Callable[[int, int], None]) -> None:
         ended = threading.Event()
@@ -230,8 +247,8 @@ def _identity(work: Work) -> Work:
     return work
 
 
-def _fold(work: Work, blocks: range) -> tuple[Stats, Tally]:
-    return task.fold(work, blocks)
+def _fold(work: Work, blocks: range, home: str = "") -> tuple[Stats, Tally]:
+    return task.fold(work, blocks, bool(home) and distributed.get_worker().address == home)
 
 
 def _here() -> str:

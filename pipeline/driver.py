@@ -33,6 +33,8 @@ class Runner(Protocol):
 
     def workers(self) -> dict[str, dict[str, Any]]: ...
 
+    def forget(self) -> None: ...
+
 
 @dataclass
 class SerialRunner:
@@ -60,6 +62,9 @@ class SerialRunner:
     def limit(self) -> int | None:
         """Return None: this process has no limit of ours."""
         return None
+
+    def forget(self) -> None:
+        """Keep nothing, so nothing is given back."""
 
     def workers(self) -> dict[str, dict[str, Any]]:
         """Return nothing: there are no workers."""
@@ -112,6 +117,7 @@ def iterate(
     max_sweeps: int,
     tol: float,
     checkpoint: Callable[[State], None] = lambda state: None,
+    pin: str = "",
     emit: Emit = silent,
 ) -> State:
     """Return the state after the sweeps of `method` over `source`, from any state on.
@@ -119,7 +125,7 @@ def iterate(
     Ends on a step: `point` with `stats` is what objective, Gram matrices and labels describe.
     """
     while not state.converged and len(state.history) < max_sweeps:
-        state = _sweep(runner, method, source, state, rows, phase, emit)
+        state = _sweep(runner, method, source, state, rows, phase, emit, pin)
         previous = state.history[-2] if len(state.history) > 1 else float("inf")
         state = state._replace(converged=settled(previous, state.history[-1], tol))
         checkpoint(state)
@@ -128,13 +134,13 @@ def iterate(
 
 
 def _sweep(
-    runner: Runner, method: Any, source: Any, state: State, rows: Any, phase: str, emit: Emit
+    runner: Runner, method: Any, source: Any, state: State, rows: Any, phase: str, emit: Emit, pin: str
 ) -> State:
     model, point, stats, passes = state.model, state.point, state.stats, state.passes
     slot, read = state.slot, state.read
     for step, solve, views, _ in method.sweep:
         point, read = model, slot
-        work = Work(source, step, model, rows, slot or None, method.width, other(slot), views)
+        work = Work(source, step, model, rows, slot or None, method.width, other(slot), views, pin)
         model, stats, tally = run_pass(runner, work, solve, phase, emit)
         passes += 1
         slot = other(slot) if tally.rows_written else slot

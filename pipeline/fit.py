@@ -201,6 +201,7 @@ class Fit:
     save: Callable[[Saved], None] = lambda saved: None
     saved: Saved = Saved()
     previous: Previous | None = None
+    pin: str = ""
     matching: matching.Matching | None = None
     sizes: Any = None
 
@@ -294,14 +295,15 @@ class Fit:
             self._save(prepared=self.saved.prepared._replace(sample=None), state=state)
         state = iterate(
             runner, method, source, state,
-            rows=rows, phase=phase, emit=self.emit, checkpoint=lambda s: self._save(state=s),
+            rows=rows, phase=phase, emit=self.emit, checkpoint=lambda s: self._save(state=s), pin=self.pin,
             max_sweeps=self.request.max_sweeps or method.max_sweeps,
             tol=method.tol if self.request.tol is None else self.request.tol,
         )  # fmt: skip
         rows.create("embedding", batches, method.embedding, self.dtype)
         point = (state.point, state.stats)
-        work = Work(source, EmbedRows(method), point, rows, last_read(state), method.width, "embedding")
+        work = Work(source, EmbedRows(method), point, rows, last_read(state), method.width, "embedding", pin=self.pin)
         run_pass(runner, work, keep, f"{phase}: embed", self.emit)
+        runner.forget()
         return state
 
     def _forget(self, method: Any, batches: tuple[Batch, ...]) -> None:

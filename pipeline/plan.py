@@ -41,14 +41,20 @@ class Plan:
     driver_peak_bytes: int
     worker_limit_bytes: int | None
     workers: int
+    cached: bool
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan JSON-ready."""
         return asdict(self)
 
 
-def fit_plan(archive: Archive, source: task.ArchiveSource, method: Any, runner: Any = None) -> Plan:
-    """Return the plan of a fit; the floor is measured on the runner's workers, or in a process like one."""
+def fit_plan(
+    archive: Archive, source: task.ArchiveSource, method: Any, runner: Any = None, cache: str = "off"
+) -> Plan:
+    """Return the plan of a fit; the floor is measured on the runner's workers, or in a process like one.
+
+    `cache`: "on" keeps the scaled blocks in the workers' memory, "auto" where their share fits beside the peak.
+    """
     views = [archive.views[name] for name in source.views]
     row_bytes = sum(view.row_bytes for view in views)
     rows = source.rows
@@ -63,7 +69,12 @@ def fit_plan(archive: Archive, source: task.ArchiveSource, method: Any, runner: 
     model = (m * features + m * m) * 8
     step = block_bytes + largest + block_rows * 8 * (4 * m + 4 * method.width + 4 * method.embedding)
     step += block_rows * 8 * 2 * kmeans.KMeans(method.clusters).starts
-    worker = floor + step + 6 * model + 2 * sample + ALLOCATOR
+    worker = floor + step + 6 * model + 4 * sample + ALLOCATOR
+    workers, limit = len(floors) or 1, runner.limit() if runner is not None else None
+    biggest = max(batch.rows for batch in source.batches) if method.rounds else rows
+    share = -(-biggest * row_bytes // workers) + block_bytes * 2
+    cached = cache == "on" or (cache == "auto" and limit is not None and worker + share <= limit)
+    worker += share if cached else 0
     return Plan(
         samples=rows,
         views=len(views),
@@ -77,8 +88,9 @@ def fit_plan(archive: Archive, source: task.ArchiveSource, method: Any, runner: 
         worker_floor_bytes=floor,
         worker_peak_bytes=worker,
         driver_peak_bytes=floor + 8 * sample + 16 * model + ALLOCATOR + 64 * MIB,
-        worker_limit_bytes=runner.limit() if runner is not None else None,
-        workers=len(floors) or 1,
+        worker_limit_bytes=limit,
+        workers=workers,
+        cached=cached,
     )
 
 
@@ -90,7 +102,8 @@ def refuse(plan: Plan) -> None:
             f"a worker would hold up to {plan.worker_peak_bytes / MIB:.0f} MiB "
             f"(its floor of {plan.worker_floor_bytes / MIB:.0f} MiB and blocks of {plan.block_bytes / MIB:.1f} MiB), "
             f"and its limit is {limit / MIB:.0f} MiB",
-            f"give --memory {-(-plan.worker_peak_bytes // MIB) + 1}MiB or more, fewer anchors, or fewer --views",
+            ("use --cache off, " if plan.cached else "")
+            + f"give --memory {-(-plan.worker_peak_bytes // MIB) + 1}MiB or more, fewer anchors, or fewer --views",
         )
 
 

@@ -42,6 +42,7 @@ def fit(
     runner: Runner | None = None,
     workers: int | None = None,
     memory: str | None = None,
+    cache: str = "auto",
     emit: Emit = silent,
 ) -> dict[str, Any]:
     """Return the record of a new run of `archive`: the labels lie in its folder.
@@ -53,6 +54,7 @@ def fit(
         archive, clusters, method, views=views, scale=scale, settings=settings, max_sweeps=max_sweeps, tol=tol,
         seed=seed, run=run, resume=resume, emit=emit,
     )  # fmt: skip
+    job.cache = cache
     with contextlib.ExitStack() as stack:
         if runner is None:
             runner = stack.enter_context(embedded_runner(workers, memory, emit))
@@ -164,6 +166,7 @@ class Job:
     emit: Emit
     saved: Saved = Saved()
     earlier: Earlier | None = None
+    cache: str = "auto"
     began: float = field(default_factory=time.monotonic)
     tallies: list[tuple[str, Any]] = field(default_factory=list)
 
@@ -204,7 +207,7 @@ class Job:
 
     def run(self, runner: Runner) -> dict[str, Any]:
         """Return the run's record, after all steps that a checkpoint does not already cover."""
-        estimate = plan.fit_plan(self.archive, self.source, self.method, runner)
+        estimate = plan.fit_plan(self.archive, self.source, self.method, runner, self.cache)
         plan.refuse(estimate)
         if not self.folder.exists:
             self.folder.begin(
@@ -221,7 +224,7 @@ class Job:
         steps = Fit(
             self.source, self.method, self.request, {v.name: v.features for v in views},
             str(np.result_type(*(v.dtype for v in views))), ZarrRows(self.archive.path, self.folder.folder),
-            self.emit, self._checkpoint, self.saved,
+            self.emit, self._checkpoint, self.saved, pin=self.folder.name if estimate.cached else "",
         )  # fmt: skip
         if self.earlier is not None:
             old = self.earlier

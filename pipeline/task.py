@@ -141,7 +141,10 @@ class RowsSource(Batches):
 
 
 class Work(NamedTuple):
-    """What is broadcast once a pass: the step, its model, where blocks come from and where rows go."""
+    """What is broadcast once a pass: the step, its model, where blocks come from and where rows go.
+
+    `pin` names the run whose scaled blocks a worker may keep in memory, "" for none.
+    """
 
     source: Any
     step: Callable[[Any, Block], tuple[Stats, Rows]]
@@ -151,6 +154,7 @@ class Work(NamedTuple):
     width: int = 0
     write: str | None = None
     views: bool = True
+    pin: str = ""
 
 
 class Tally(NamedTuple):
@@ -179,8 +183,13 @@ def groups(blocks: int, most_tasks: int = 1 << 30) -> list[range]:
     return [range(first, min(first + size, blocks)) for first in range(0, blocks, size)]
 
 
-def fold(work: Work, blocks: range) -> tuple[Stats, Tally]:
-    """Return the statistics of consecutive blocks, summed in order, and what they cost."""
+def fold(work: Work, blocks: range, at_home: bool = False) -> tuple[Stats, Tally]:
+    """Return the statistics of consecutive blocks, summed in order, and what they cost.
+
+    `at_home` says that this process is the one that keeps these blocks, where blocks are kept.
+    """
+    if not at_home:
+        work = work._replace(pin="")
     one_blas_thread()
     refs = work.source.refs
     total = _one(work, *refs[blocks[0]])
@@ -198,7 +207,7 @@ def merge(*parts: tuple[Stats, Tally]) -> tuple[Stats, Tally]:
 def _one(work: Work, batch: Batch, number: int) -> tuple[Stats, Tally]:
     began = time.perf_counter()
     first, last = batch.block_range(number)
-    views, present, view_bytes = work.source.load(batch, number) if work.views else ((), np.ones((0, 0), bool), 0)
+    views, present, view_bytes = _load(work, batch, number)
     carried = np.zeros((last - first, work.width))
     if work.carried is not None and work.rows is not None:
         carried = work.rows.read(work.carried, batch, number)
@@ -269,6 +278,31 @@ class Siblings:
         rows = self.work.rows.read(target, self.batch, block)
         self.row_bytes += rows.nbytes
         return rows
+
+
+def _load(work: Work, batch: Batch, number: int) -> tuple[tuple[Array, ...], Array, int]:
+    """Return the scaled views of a block, from this process's memory where it keeps them."""
+    if not work.views:
+        return (), np.ones((0, 0), bool), 0
+    if not work.pin:
+        return work.source.load(batch, number)
+    if _pinned.get("run") != work.pin:
+        forget_pinned()
+        _pinned["run"] = work.pin
+    key = (batch.name, number)
+    if key not in _pinned:
+        *block, read = work.source.load(batch, number)
+        _pinned[key] = tuple(block)
+        return *block, read
+    return *_pinned[key], 0
+
+
+_pinned: dict[Any, Any] = {}
+
+
+def forget_pinned() -> None:
+    """Give the memory of kept blocks back."""
+    _pinned.clear()
 
 
 _readers: dict[tuple[str, str, str], BatchReader] = {}

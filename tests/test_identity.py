@@ -44,6 +44,16 @@ def test_processes_give_the_serial_bits(archive, expected, workers, memory):
             assert fitted(archive, client, method) == expected[method], method
 
 
+def test_blocks_kept_in_memory_give_the_same_bits_and_are_read_once(archive, expected):
+    with cluster.embedded(2, cluster.parse_memory("2GiB")) as client:
+        for cache, later in (("auto", 0), ("off", 3000 * (30 + 12 + 7) * 8)):
+            record = fit(
+                archive, 6, "emvgc-lg", seed=3, runner=cluster.DaskRunner(client), max_sweeps=5, cache=cache
+            )
+            assert fingerprint(archive, record) == expected["emvgc-lg"]
+            assert [e["view_bytes"] for e in record["work"] if e["pass"] == "sweep"][1:] == [later] * 4
+
+
 def test_threads_of_one_process_give_the_serial_bits(archive, expected, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     with cluster.embedded(1, 0, processes=False, threads=4) as client:

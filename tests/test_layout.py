@@ -15,7 +15,7 @@ PARTS = ("pipeline", "algorithms", "io")
 MODULES = sorted(path for part in PARTS for path in (ROOT / part).rglob("*.py"))
 OURS = {path.stem for path in MODULES} | {path.parent.name for path in MODULES}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-IMPORT_NAMES = {"scikit-learn": "sklearn"}
+IMPORT_NAMES = {"scikit-learn": "sklearn", "pyyaml": "yaml"}
 
 
 def imports(tree):
