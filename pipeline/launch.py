@@ -205,12 +205,14 @@ class Kubernetes:
             with open(self.manifest, encoding="utf-8") as file:
                 job = yaml.safe_load(file)
             spec = job["spec"]["cluster"]["spec"]
+            selector = spec["scheduler"]["service"]["selector"]
         except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
             what = f"manifest {self.manifest} is no DaskJob ({type(error).__name__}: {error})"
             raise UsageError(what, "begin with cluster-configs/kubernetes/daskjob.yaml") from error
         if self.workers:
             spec["worker"]["replicas"] = self.workers
         name = f"{job['metadata']['name']}-{uuid.uuid4().hex[:8]}"
+        selector["dask.org/cluster-name"] = name
         return {"apiVersion": job["apiVersion"], "kind": "DaskCluster", "metadata": {"name": name}, "spec": spec}
 
 
