@@ -11,7 +11,7 @@ from aweigh.algorithms.emvgc_lg import EMVGCLG
 from aweigh.algorithms.imvc_cbg import IMVCCBG
 from aweigh.algorithms.l2sc import L2SC
 
-METHODS: dict[str, type] = {
+METHODS: dict[str, Any] = {
     "emvgc-lg": EMVGCLG,
     "imvc-cbg": IMVCCBG,
     "acmvc": ACMVC,

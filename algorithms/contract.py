@@ -102,7 +102,7 @@ class Method(Protocol):
 
 
 @functools.cache
-def _operations(kind: type) -> tuple[tuple[str, str], ...]:
+def _operations(kind: Any) -> tuple[tuple[str, str], ...]:
     hints = get_type_hints(kind, include_extras=True)
     return tuple((name, hints[name].__metadata__[0]) for name in kind._fields)  # type: ignore[attr-defined]
 
@@ -121,13 +121,17 @@ def combine(*parts: Stats) -> Stats:
     A leaf is an array or a tuple of arrays (one a view).  Sums run from left to right and are float64 or integers: a
     step that hands over float32 sums is refused, since they would saturate.
     """
-    out = []
-    for name, operation in _operations(type(parts[0])):
+    out, kind = [], _kind(parts[0])
+    for name, operation in _operations(kind):
         leaves, merge = [getattr(part, name) for part in parts], _COMBINE[operation]
         if operation == "sum":
             _refuse_narrow(name, leaves[0])
         out.append(tuple(map(merge, zip(*leaves, strict=True))) if isinstance(leaves[0], tuple) else merge(leaves))
-    return type(parts[0])(*out)
+    return kind(*out)
+
+
+def _kind(stats: Stats) -> Any:
+    return type(stats)
 
 
 def _refuse_narrow(name: str, leaf: Any) -> None:

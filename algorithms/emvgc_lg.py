@@ -111,7 +111,8 @@ class EMVGCLG:
         """Return the sums of one block at the current anchors."""
         Z = self.graph(model, block)
         squares = sum(map(linalg.squared_sum, block.views)) if model.squares is None else 0.0
-        return Sums(tuple(f64(Z.T @ X) for X in block.views), f64(Z.T @ Z), Z.sum(0, dtype=np.float64), f64(squares)), None
+        ZtX = tuple(f64(Z.T @ X) for X in block.views)
+        return Sums(ZtX, f64(Z.T @ Z), Z.sum(0, dtype=np.float64), f64(squares)), None
 
     def solve(self, model: Model, sums: Sums) -> Model:
         """Return A_v = (Z'Z + λ diag(s))⁻¹ Z'X_v, and the objective of the anchors that Z was solved at."""

@@ -66,7 +66,7 @@ class IMVCCBG:
 
     def __post_init__(self) -> None:
         if self.m < self.clusters:
-            raise ValueError(f"anchors={self.m} is less than k={self.clusters}: C (k, m) would have no orthonormal rows")
+            raise ValueError(f"anchors={self.m} is less than k={self.clusters}: C has no orthonormal rows")
         if self.lambda_ <= 0:
             raise ValueError(f"lambda={self.lambda_} must be > 0: it divides the Z step")
         for name, allowed in (("weights", ("1/r", "1/r2")), ("init", ("kmeans", "paper")), ("vectors", ("k", "all"))):
@@ -102,7 +102,7 @@ class IMVCCBG:
             return self._with_C(tuple(np.zeros((self.m, X.shape[1])) for X in sample.views))
         complete = sample.present.all(axis=1)
         if complete.sum() < self.m:  # too few samples have every view: zeros stand for what is missing
-            complete = np.ones(len(complete), bool)
+            complete = np.full(len(sample.positions), True)
         views = [X[complete] for X in sample.views]
         labels = kmeans.cluster(np.hstack(views), self.m, rng)
         Z = np.eye(self.m)[labels]

@@ -8,7 +8,7 @@ they do not cancel.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -92,13 +92,10 @@ class Preparation:
         columns = [
             survey_view(X, block.present[:, v], model.shift[v]) for v, X in enumerate(block.views)
         ]
-        return Survey(
-            *(tuple(c[i] for c in columns) for i in range(9)),
-            absent=np.float64((~block.present.any(axis=1)).sum()),
-            sample_views=tuple(X[chosen] for X in block.views),
-            sample_present=block.present[chosen],
-            sample_positions=block.positions[chosen],
-        ), None
+        nowhere = np.float64((~block.present.any(axis=1)).sum())
+        sample = tuple(X[chosen] for X in block.views), block.present[chosen], block.positions[chosen]
+        leaves: Any = (*zip(*columns, strict=True), nowhere, *sample)
+        return Survey(*leaves), None
 
     def _set_shift(self, model: Prepared, stats: Survey) -> Prepared:
         # total is about the zero shift here: the mean of the probed rows.

@@ -12,6 +12,7 @@ from numba.extending import intrinsic
 _TOLERANCE = 1e-13  # of the gradient, relative to max |Q| + max |f|
 _FLAT = 2e-14  # curvature counted as zero, relative to the largest entry of the matrix
 _INDEPENDENT = 1e-11  # curvature an index of a given support must add, relative to max |Q|
+_WEARING = 1e-5  # curvature whose inverse leaves errors behind when it is taken out, relative to max |Q|
 _DENSE = 12  # support from which the complement may be the cheaper side
 _DENSE_FROM = 24  # m from which it is tried
 _LOPSIDED = 3  # it is tried while fewer than m / 3 weights are negative without the sign constraint
@@ -359,19 +360,18 @@ def _uneven(W, N, s):
 
 
 @njit(**_ONCE)
-def _polish(W, N, Q, H, s, big, tolerance):
+def _polish(W, N, Q, H, s, worn, big, tolerance):
     """Newton steps inside the support until its gradients agree; the new size. g = Q z + f afresh.
 
-    Where they do not get there soon, updates have worn H out: it is built again.
+    Where updates have worn H out, or the steps do not get there soon, it is built again.
     """
     for step in range(16 + 8 * s):
+        if step % 8 == (0 if worn else 4):
+            s = _rebuild(W, N, Q, H, s, _FLAT * big)
         _normalise(W, _z, s)
         _combine(W, N, _g, _f, Q, _S, _z, s, W.shape[1])
         if _uneven(W, N, s) <= tolerance:
             break
-        if step % 8 == 4:
-            s = _rebuild(W, N, Q, H, s, _FLAT * big)
-            continue
         level = W[_g, N[_S, 0]]
         for a in range(s):
             W[_x, a] = level - W[_g, N[_S, a]]
@@ -404,9 +404,13 @@ def _rebuild(W, N, Q, H, s, flat):
 
 
 @njit(**_ONCE)
-def _from_start(W, N, Q, H, flat, start, i):
-    """The state of the support of row i of start, thinned until its own minimiser z is positive; its size."""
+def _from_start(W, N, Q, H, big, start, i):
+    """(size, worn): the state of the support of row i of start, thinned until its own minimiser z is positive.
+
+    worn: indices were taken out of an ill-conditioned H, which leaves its errors in the rest.
+    """
     s = 0
+    least = big
     for j in range(start.shape[1]):
         if not start[i, j]:
             continue
@@ -415,9 +419,11 @@ def _from_start(W, N, Q, H, flat, start, i):
             s = 1
             continue
         curvature, slope = _probe(W, N, Q, H, _w, _S, s, j)
-        if curvature > flat:
+        if curvature > _INDEPENDENT * big:
             _add(W, N, H, _w, _S, _z, s, j, curvature, slope)
             s += 1
+            least = min(least, curvature)
+    built = s
     before = 0
     while s > 1 and s != before:
         for a in range(s):
@@ -430,7 +436,7 @@ def _from_start(W, N, Q, H, flat, start, i):
                 a += 1
             else:
                 s = _leave(W, N, H, s, a)
-    return s
+    return s, s < built and least < _WEARING * big
 
 
 @njit(**_ONCE)
@@ -553,7 +559,8 @@ def _solve_row(W, N, start, i, m, big, top, memo):
     untried = m >= _DENSE_FROM
     s = 0
     fresh = False
-    for _ in range(20 + 10 * m):
+    worn = False
+    for turn in range(20 + 10 * m):
         if untried and (dense or s >= _DENSE):
             untried = False
             if memo[0] == 0.0:
@@ -563,14 +570,19 @@ def _solve_row(W, N, start, i, m, big, top, memo):
                 return 0
         if s == 0:
             fresh = given == 0
-            flat = _INDEPENDENT * big
-            s = _vertex(W, N, Q, H, m) if fresh else _from_start(W, N, Q, H, flat, start, i)
+            if fresh:
+                s = _vertex(W, N, Q, H, m)
+            else:
+                s, worn = _from_start(W, N, Q, H, big, start, i)
+        elif turn % (20 + m) == 0:
+            worn = True
         j = _lowest(W, _g)
-        if not fresh and (given > 0 or W[_g, N[_S, 0]] - W[_g, j] <= tolerance):
-            s = _polish(W, N, Q, H, s, big, tolerance)
+        if not fresh and (given > 0 or worn or W[_g, N[_S, 0]] - W[_g, j] <= tolerance):
+            s = _polish(W, N, Q, H, s, worn, big, tolerance)
             j = _lowest(W, _g)
             given = 0
             fresh = True
+            worn = False
         if not W[_g, N[_S, 0]] - W[_g, j] > tolerance:
             return s
         fresh = False

@@ -75,12 +75,12 @@ def label_batches(
     if not chosen:
         raise DataError(f"run {model.name!r} has seen every batch of {opened.path}", "name batches with --batch")
     refuse_missing(tuple(chosen), source.views, method, config["method"])
-    folder = RunFolder(opened, check_name("run", name or f"{model.name}.assign-{datetime.datetime.now():%Y%m%d-%H%M%S-%f}"))
+    now = datetime.datetime.now(datetime.UTC)
+    folder = RunFolder(opened, check_name("run", name or f"{now:%Y%m%d-%H%M%S-%f}-assigned"))
     if folder.exists:
         raise UsageError(f"run {folder.name!r} exists already", "choose another name")
     entries = [{"name": b.name, "digest": b.digest} for b in chosen]
-    began = datetime.datetime.now(datetime.UTC).isoformat()
-    folder.begin({**config, "began": began, "batches": entries, "assigned_from": model.name})
+    folder.begin({**config, "began": now.isoformat(), "batches": entries, "assigned_from": model.name})
     rows, sizes = ZarrRows(opened.path, folder.folder), np.zeros(len(fitted.centres))
     for batch in chosen:
         if batch.name in seen:
@@ -97,8 +97,9 @@ def label_batches(
 
 
 def _nearest(
-    runner: Runner, opened: Archive, model: RunFolder, batch: Batch, fitted: Fitted, rows: ZarrRows, width: int, emit: Emit
-) -> Sizes:
+    runner: Runner, opened: Archive, model: RunFolder, batch: Batch, fitted: Fitted, rows: ZarrRows, width: int,
+    emit: Emit,
+) -> Sizes:  # fmt: skip
     for name, dtype in (("labels", "int32"), ("confidence", "float32")):
         rows.create(name, (batch,), None, dtype)
     source = RowsSource(((ZarrRows(opened.path, model.folder), "embedding"),), (batch,), width * 8)

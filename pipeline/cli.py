@@ -60,7 +60,8 @@ def _fail(ctx: click.Context, error: Exception, as_json: bool) -> None:
 
 
 def _unexpected(error: Exception) -> AweighError:
-    found = AweighError(f"unexpected {type(error).__name__}: {error}", "run again with --debug and report what it shows")
+    told = f"unexpected {type(error).__name__}: {error}"
+    found = AweighError(told, "run again with --debug and report what it shows")
     found.code = "unexpected"
     return found
 
@@ -179,7 +180,8 @@ def main() -> None:
 @click.option("--batch", metavar="NAME", help="Name of the new batch.")
 @shared
 def import_(
-    archive: str, views: tuple[str, ...], labels: str | None, ids: str | None, batch: str | None, as_json: bool, debug: bool
+    archive: str, views: tuple[str, ...], labels: str | None, ids: str | None, batch: str | None,
+    as_json: bool, debug: bool,
 ) -> None:
     """Add a batch of samples to ARCHIVE, which is made where it is not there.
 
@@ -211,9 +213,10 @@ def import_(
             progress=progress.update,
         )
     missing = {v: n for v, n in done.missing.items() if n}
+    value = {"batch": done.name, "samples": done.rows, "blocks": done.blocks, "missing": missing}
     say(
         as_json,
-        {"archive": os.path.abspath(archive), "batch": done.name, "samples": done.rows, "blocks": done.blocks, "missing": missing},
+        {"archive": os.path.abspath(archive), **value},
         f"batch {done.name}: {done.rows} samples in {done.blocks} blocks"
         + (f", rows missing: {missing}" if missing else ""),
     )
@@ -294,7 +297,8 @@ def _fit_options(options: dict[str, Any]) -> dict[str, Any]:
 @computing
 @shared
 def fit(
-    archive: str, run: str | None, resume: bool, cache: str, strict: bool, runner: Any, as_json: bool, debug: bool, **options: Any
+    archive: str, run: str | None, resume: bool, cache: str, strict: bool, runner: Any,
+    as_json: bool, debug: bool, **options: Any,
 ) -> None:
     """Cluster ARCHIVE into K clusters, on an embedded Dask cluster by default.
 
@@ -507,7 +511,7 @@ def methods(as_json: bool, debug: bool) -> None:
         lines += [
             f"{name}",
             f"  {entry['paper']}",
-            f"  {entry['passes_per_sweep']} data pass a sweep, {entry['state_columns_per_row']} columns of per-row state, "
+            f"  {entry['passes_per_sweep']} passes a sweep, {entry['state_columns_per_row']} columns of per-row state, "
             f"{'rows may be missing from views' if kind.missing else 'every sample in every view'}",
             f"  {shown}",
         ]

@@ -1,4 +1,4 @@
-"""Clustering of arrays in memory, in scikit-learn's manner, on the serial driver: the same labels as from an archive."""
+"""Clustering of arrays in memory, in scikit-learn's manner, on the serial driver: labels as from an archive."""
 
 from __future__ import annotations
 

@@ -32,6 +32,9 @@ class Request:
     seed: int = 0
 
 
+Named = tuple[tuple[str, Array], ...]
+
+
 class Round(NamedTuple):
     """One stretch of sweeps: over all batches, or over one where batches are learnt one after the other."""
 
@@ -136,7 +139,7 @@ class LabelRows:
     centres: Array
     numbers: Array
 
-    def __call__(self, model: None, block: Block) -> tuple[Sizes, tuple[tuple[str, Array], ...]]:
+    def __call__(self, model: None, block: Block) -> tuple[Sizes, Named]:
         return labels_of(*kmeans.nearest_two(block.views[0], self.centres), self.numbers)
 
 
@@ -160,7 +163,7 @@ class CopyRows:
         return Sizes(np.float64(len(block.positions)), np.zeros(1)), block.views[0]
 
 
-def labels_of(labels: Array, first: Array, second: Array, numbers: Array) -> tuple[Sizes, tuple[tuple[str, Array], ...]]:
+def labels_of(labels: Array, first: Array, second: Array, numbers: Array) -> tuple[Sizes, Named]:
     """Return sizes, and the rows to write: labels (int32) and confidence 1 - d1/d2 (float32) of the two distances.
 
     Confidence is 0 on the border between two clusters and 1 on a centre.
@@ -327,7 +330,8 @@ class Fit:
         numbers, next_number = self._numbers(runner, centres, row_bytes)
         work = Work(source, LabelRows(centres, numbers), None, self.rows, write="labels")
         _, self.sizes, _ = run_pass(runner, work, keep, "label", self.emit)
-        return Fitted(self.saved.prepared.scaling, *self.saved.last, centres, numbers, next_number)
+        model, point, stats = self.saved.last
+        return Fitted(self.saved.prepared.scaling, model, point, stats, centres, numbers, next_number)
 
     def _numbers(self, runner: Runner, centres: Array, row_bytes: int) -> tuple[Array, int]:
         """Return the clusters' numbers: those of the previous run where rows are shared, else 0 to k - 1."""

@@ -6,8 +6,10 @@ of each.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
+import logging
 import os
 import shlex
 import sys
@@ -20,6 +22,7 @@ from typing import Any
 import dask
 import yaml
 from distributed import Client, Security, SSHCluster
+from distributed.core import Status
 
 from aweigh.io.errors import UsageError
 from aweigh.pipeline import cluster
@@ -27,6 +30,7 @@ from aweigh.pipeline.cluster import SETTINGS, WORKER_ENVIRONMENT, ClusterError, 
 from aweigh.pipeline.events import Emit, Note
 
 SPARE = 512 << 20  # what a job's other processes hold beside its workers
+SUBMISSION = 300.0  # seconds in which all jobs must be handed to SLURM
 DEATH_TIMEOUT = 60  # seconds after which workers whose scheduler is gone end themselves
 
 
@@ -86,6 +90,7 @@ class SSH:
     port: int = 0
     key: str = ""
     known_hosts: str = ""
+    interface: str = ""
     protocol: str = "tcp"
     scheduler_port: int = 0
 
@@ -103,6 +108,7 @@ class SSH:
         connect |= {"client_keys": [self.key] if self.key else None}
         variables = [f"{name}={shlex.quote(value)}" for name, value in environment().items()]
         both = {"protocol": f"{_protocol(self.protocol)}://"}
+        both |= {"interface": self.interface} if self.interface else {}
         return {
             "hosts": [self.scheduler or self.hosts[0], *self.hosts],
             "connect_options": {name: value for name, value in connect.items() if value},
@@ -115,6 +121,7 @@ class SSH:
                 "death_timeout": DEATH_TIMEOUT,
             },
             "remote_python": " ".join(["env", *variables, self.python]),
+            "silence_logs": logging.ERROR,
         }
 
 
@@ -246,19 +253,34 @@ def _running(make: Callable[[], Any], workers: int, wait: str, emit: Emit, jobs:
             running = stack.enter_context(make())
             if jobs:
                 running.scale(jobs=jobs)
-                running.sync(_settled, running)
+                running.sync(_submitted, running, jobs)
             client = stack.enter_context(Client(running, set_as_default=False))
         except UsageError:
             raise
         except Exception as error:
-            what = f"the cluster did not start: {type(error).__name__}: {error}"
-            raise ClusterError(what, "mend what it says; --debug shows more") from error
+            raise ClusterError(f"the cluster did not start: {_reason(error)}", "mend what it says; --debug shows more") from error
         yield _ready(client, workers, wait, emit)
 
 
-async def _settled(running: Any) -> None:
-    """Raise what `scale`, which works in the background, would keep to itself."""
-    await running
+async def _submitted(running: Any, jobs: int) -> None:
+    """Raise what went wrong with a job; `scale` works in the background and keeps it to itself."""
+    async with asyncio.timeout(SUBMISSION):
+        while len(running.workers) < jobs:
+            await asyncio.sleep(0.05)
+    try:
+        for job in running.workers.values():
+            await job
+    finally:
+        for job in running.workers.values():  # the cluster refuses to close over jobs that never were
+            if job.job_id is None:
+                job.status = Status.closed
+
+
+def _reason(error: BaseException) -> str:
+    """Return what went wrong first, not the assertion about it that a cluster fails with while it closes."""
+    while isinstance(error, AssertionError) and error.__context__ is not None:
+        error = error.__context__
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _ready(client: Client, workers: int, wait: str, emit: Emit) -> DaskRunner:

@@ -147,7 +147,10 @@ def resident_after_imports() -> int:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-_FLOOR = "import distributed.nanny, aweigh.pipeline.cluster, aweigh.pipeline.plan as p; print(p.resident_after_imports())"
+_FLOOR = (
+    "import distributed.nanny, aweigh.pipeline.cluster, aweigh.pipeline.plan as plan; "
+    "print(plan.resident_after_imports())"
+)
 
 
 def measured_floor() -> int:

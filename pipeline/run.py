@@ -269,7 +269,7 @@ class Job:
             "seconds": self.seconds,
             "peak_worker_bytes": peak,
             "solved_on": runner.solved_on,
-            "parameters": {k: v for k, v in dataclasses.asdict(self.method).items()},
+            "parameters": dataclasses.asdict(self.method),
             "scaling": {
                 v: {"kind": s.kind, "reason": s.reason}
                 for v, s in zip(self.source.views, fitted.scaling, strict=True)
@@ -365,6 +365,6 @@ def _plain(found: Any) -> Any:
 def _summary(tallies: list[tuple[str, Any]]) -> list[dict[str, Any]]:
     """Return what each pass cost, JSON-ready."""
     return [
-        {"pass": phase, **{name: round(float(v), 4) if "seconds" in name else int(v) for name, v in t._asdict().items()}}
-        for phase, t in tallies
+        {"pass": phase, **{n: round(float(v), 4) if "seconds" in n else int(v) for n, v in tally._asdict().items()}}
+        for phase, tally in tallies
     ]

@@ -15,7 +15,8 @@ def source_of(batches, block_rows, present=None):
     for t, X in enumerate(batches):
         views = tuple(View(f"v{i}", x.shape[1], str(x.dtype)) for i, x in enumerate(X))
         n, name = len(X[0]), f"b{t}"
-        found.append(Batch(name, n, start, min(block_rows, n), views, Ids("int", start, start + n - 1), None, "", {}, {}))
+        ids = Ids("int", start, start + n - 1)
+        found.append(Batch(name, n, start, min(block_rows, n), views, ids, None, "", {}, {}))
         mask = np.ones((n, len(X)), bool) if present is None else np.asarray(present, bool)
         arrays[name] = (tuple(X), mask)
         start += n
@@ -53,5 +54,6 @@ def graph(method, source, model):
         views, present, _ = source.load(batch, i)
         first, last = batch.block_range(i)
         within = np.arange(first, last)
-        out.append(method.graph(model, Block(views, present, within + batch.start, within, np.zeros((last - first, 0)))))
+        block = Block(views, present, within + batch.start, within, np.zeros((last - first, 0)))
+        out.append(method.graph(model, block))
     return np.vstack(out)

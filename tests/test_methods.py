@@ -144,7 +144,8 @@ def test_kmeans_equals_oracle(cut):
 def test_kmeans_reseeds_an_empty_cluster():
     X = blobs(widths=(5,))[0]
     centres = np.stack([np.vstack([X[:3], np.full((1, 5), 1e6)])])
-    states, _ = sweeps(KMeans(4, starts=1), source_of([[X]], 7), Centres(centres, np.full(1, np.inf), X[:50], np.inf), 6)
+    model = Centres(centres, np.full(1, np.inf), X[:50], np.inf)
+    states, _ = sweeps(KMeans(4, starts=1), source_of([[X]], 7), model, 6)
     assert (states[-1].stats.counts > 0).all()
     assert states[-1].history[-1] < states[0].history[-1]
 
@@ -193,7 +194,8 @@ def test_constraints_hold():
         np.testing.assert_allclose(Z.sum(1), 1, atol=1e-12)
     method = ACMVC(4, anchors=5)
     source = source_of([X], 33)
-    state = sweeps(method, source, prepared(method, source, method.start(everything(X), np.random.default_rng(0))), 3)[0][-1]
+    model = prepared(method, source, method.start(everything(X), np.random.default_rng(0)))
+    state = sweeps(method, source, model, 3)[0][-1]
     for A in state.model.A:
         np.testing.assert_allclose(A @ A.T, np.eye(5), atol=1e-10)
     np.testing.assert_allclose(state.model.V.T @ state.model.V, np.eye(4), atol=1e-10)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from arrays import Rows, archive_of, blobs, results
+
 from aweigh.algorithms.matching import match
 from aweigh.io.archive import open_archive
 from aweigh.io.batches import import_batch

@@ -32,7 +32,8 @@ def fit(archive: Path, *options: str) -> dict:
 def show(record: dict) -> bool:
     """Print peaks beside projections; return whether all are at or under them."""
     plan, ok = record["plan"], True
-    rows = [(f"worker {address}", w["peak_bytes"], plan["worker_peak_bytes"]) for address, w in record["workers"].items()]
+    projected = plan["worker_peak_bytes"]
+    rows = [(f"worker {address}", w["peak_bytes"], projected) for address, w in record["workers"].items()]
     rows.append(("driver and scheduler", record["driver_peak_bytes"], plan["driver_peak_bytes"]))
     for name, peak, projected in rows:
         ok &= peak <= projected

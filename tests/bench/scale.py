@@ -31,7 +31,8 @@ def main() -> None:
             record = fit(archive, *options)
             peak = max(w["peak_bytes"] for w in record["workers"].values())
             found.append((rows, record["seconds"], peak))
-            print(f"{rows:>10} rows: {record['seconds']:7.2f} s, {record['passes']} passes, worker peak {peak / MIB:.0f} MiB")
+            told = f"{record['seconds']:7.2f} s, {record['passes']} passes, worker peak {peak / MIB:.0f} MiB"
+            print(f"{rows:>10} rows: {told}")
         (_, t1, p1), (_, t4, p4) = found
         print(f"four times the rows: time x {t4 / t1:.2f}, peak x {p4 / p1:.3f}")
     finally:

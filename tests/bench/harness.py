@@ -1,0 +1,154 @@
+"""One clustering of one data set, scored; many of them over two processes, each remembered in a JSON file."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from data import FOLDER, DataSet, load, masked
+
+from aweigh import algorithms
+from aweigh.algorithms import kmeans, scaling
+from aweigh.algorithms.scores import contingency, scores
+from aweigh.pipeline.estimator import MultiViewClustering
+
+METRICS = ("acc", "nmi", "ari")
+CACHE = Path(tempfile.gettempdir()) / "aweigh-bench.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A data set (`name`, `name@SHARE` under a mask, `views` of it), a method with its settings, a seed.
+
+    `batches`: how many random batches the rows come in, one after the other; "stored" for those that are published.
+    `method` "kmeans" is k-means of the scaled views side by side.
+    """
+
+    data: str
+    method: str
+    seed: int
+    settings: tuple[tuple[str, Any], ...] = ()
+    scale: str = "auto"
+    batches: int | str = 1
+    views: tuple[int, ...] | None = None
+
+    @property
+    def key(self) -> str:
+        """Name of the result: every parameter of the method, so that a changed default is measured anew."""
+        return json.dumps(dataclasses.asdict(self) | {"parameters": _parameters(self.method)}, sort_keys=True)
+
+
+def _parameters(method: str) -> dict[str, Any]:
+    if method == "kmeans":
+        return {}
+    name = automatic() if method == "auto" else method
+    kind = algorithms.METHODS[name]
+    return {"name": name, "tol": kind.tol, "max_sweeps": kind.max_sweeps, **algorithms.parameters(name)}
+
+
+@functools.cache
+def automatic() -> str:
+    """Return the method that `-m auto` takes for complete data."""
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    return MultiViewClustering(2, max_sweeps=1).fit([X, X + 1]).method_
+
+
+@dataclass
+class Cache:
+    """Results by key in one JSON file, written as they come."""
+
+    path: Path
+    found: dict[str, list[float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.path.is_file():
+            self.found = json.loads(self.path.read_text())
+
+    def add(self, job: Job, result: list[float]) -> None:
+        """Keep one result."""
+        self.found[job.key] = result
+        fresh = self.path.with_suffix(".new")
+        fresh.write_text(json.dumps(self.found))
+        os.replace(fresh, self.path)
+
+    def scores(self, jobs: Iterable[Job]) -> np.ndarray:
+        """Return ACC, NMI and ARI (jobs, 3)."""
+        return np.array([self.found[job.key] for job in jobs])
+
+
+def run(jobs: Iterable[Job], cache: Cache, folder: Path = FOLDER, processes: int = 2, tell: Any = print) -> None:
+    """Run the jobs that the cache lacks, `processes` at a time."""
+    todo = [job for job in dict.fromkeys(jobs) if job.key not in cache.found]
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        work = functools.partial(_result, folder=folder)
+        for done, (job, result) in enumerate(pool.imap_unordered(work, todo), 1):
+            cache.add(job, result)
+            if tell and (done % 50 == 0 or done == len(todo)):
+                tell(f"{done} of {len(todo)}", flush=True)
+
+
+def _result(job: Job, folder: Path) -> tuple[Job, list[float]]:
+    data = _load(job.data, job.views, folder)
+    labels, classes = cluster(data, job, folder)
+    size = max(data.k, int(labels.max()) + 1)
+    found = scores(contingency(labels, classes, size, size))
+    return job, [found[metric] for metric in METRICS]
+
+
+@functools.lru_cache(maxsize=2)
+def _load(name: str, views: tuple[int, ...] | None, folder: Path) -> DataSet:
+    name, _, share = name.partition("@")
+    data = load(name, folder)
+    data = masked(data, share, folder) if share else data
+    return data.choose(views) if views else data
+
+
+def cluster(data: DataSet, job: Job, folder: Path = FOLDER) -> tuple[np.ndarray, np.ndarray]:
+    """Return cluster numbers and classes of the rows, in the order that the rows came in."""
+    if job.method == "kmeans":
+        rows = np.hstack(scaled(data.views, job.scale))
+        return kmeans.cluster(rows, data.k, np.random.default_rng(job.seed), starts=10), data.labels
+    model = MultiViewClustering(
+        data.k, method=job.method, scale=job.scale, settings=dict(job.settings), random_state=job.seed
+    )
+    parts = _parts(data, job, folder)
+    for part in parts:
+        model.partial_fit([X[part] for X in data.views])
+    return model.labels_, data.labels[np.concatenate(parts)]
+
+
+def _parts(data: DataSet, job: Job, folder: Path) -> list[np.ndarray]:
+    n = len(data.labels)
+    if job.batches == 1:
+        return [np.arange(n)]
+    if job.batches == "stored":
+        stored = load_batches(data.name, folder)
+        return [stored["order"][stored["batch"] == t] for t in range(int(stored["batch"].max()) + 1)]
+    return np.array_split(np.random.default_rng(job.seed).permutation(n), job.batches)
+
+
+def load_batches(name: str, folder: Path = FOLDER) -> dict[str, np.ndarray]:
+    """Return the published order of a set's rows and the batch of each."""
+    with np.load(folder / f"{name}_batches.npz", allow_pickle=False) as stored:
+        return {key: stored[key] for key in ("order", "batch")}
+
+
+def scaled(views: tuple[np.ndarray, ...], kind: str) -> list[np.ndarray]:
+    """Return the views as a fit would scale them; a missing row is zero."""
+    out = []
+    for X in views:
+        present = ~np.isnan(X).all(axis=1)
+        X = np.where(present[:, None], X, 0).astype(X.dtype)
+        shift = X[present].mean(axis=0, dtype=np.float64)
+        chosen = scaling.choose(kind, *scaling.survey_view(X, present, shift), shift=shift)
+        out.append(scaling.apply(chosen, X, present))
+    return out
