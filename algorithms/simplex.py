@@ -11,7 +11,8 @@ from numba.extending import intrinsic
 
 _TOLERANCE = 1e-13  # of the gradient, relative to max |Q| + max |f|
 _FLAT = 2e-14  # curvature counted as zero, relative to the largest entry of the matrix
-_INDEPENDENT = 1e-11  # curvature an index of a given support must add, relative to max |Q|
+_INDEPENDENT = 1e-11  # curvature an index should add to the support, relative to max |Q|
+_RIDGE = 1e-12  # on the diagonal, relative to max |Q|, once one does not
 _WEARING = 1e-5  # curvature whose inverse leaves errors behind when it is taken out, relative to max |Q|
 _DENSE = 12  # support from which the complement may be the cheaper side
 _DENSE_FROM = 24  # m from which it is tried
@@ -68,8 +69,8 @@ def project_simplex(P):
 # A and G. Columns beyond m are zero, and infinite in f and in the gradients g and e so that none is chosen; lists
 # and states are kept zero from their size to the next multiple of 8.
 
-_f, _half, _w, _z, _x, _d, _y, _g, _v, _u, _none, _e, _full, _left = range(14)
-_MATRICES = 14
+_f, _half, _w, _z, _x, _d, _y, _g, _v, _u, _none, _e, _full, _left, _shift = range(15)
+_MATRICES = 15
 _S, _D, _ORDER = range(3)
 
 
@@ -298,7 +299,7 @@ def _reach(W, z, s, limit):
 
 @njit(**_ONCE)
 def _enter(W, N, Q, H, flat, s, j):
-    """Raise z_j to its optimum given the support, dropping what reaches zero; the new size."""
+    """(size, curvature): raise z_j to its optimum given the support, dropping what reaches zero."""
     gain = 0.0
     while True:
         curvature, slope = _probe(W, N, Q, H, _w, _S, s, j)
@@ -310,10 +311,10 @@ def _enter(W, N, Q, H, flat, s, j):
         if p < 0:
             _add(W, N, H, _w, _S, _z, s, j, curvature, slope)
             W[_z, s] = gain
-            return s + 1
+            return s + 1, curvature
         if s == 1:
             _single(W, N, H, j)
-            return 1
+            return 1, np.inf
         s = _leave(W, N, H, s, p)
 
 
@@ -348,6 +349,16 @@ def _normalise(W, z, s):
         W[z, a] /= total
 
 
+@njit(**_INLINE)
+def _below(W, N, s, j):
+    """How far g_j is below all gradients of the support; not above 0 for a member, whatever rounding did to it."""
+    low = W[_g, N[_S, 0]]
+    for a in range(1, s):
+        g = W[_g, N[_S, a]]
+        low = g if g < low else low
+    return low - W[_g, j]
+
+
 @njit(**_INTERNAL)
 def _uneven(W, N, s):
     """max g - min g over the support: zero at its minimiser."""
@@ -360,8 +371,9 @@ def _uneven(W, N, s):
 
 
 @njit(**_ONCE)
-def _polish(W, N, Q, H, s, worn, big, tolerance):
-    """Newton steps inside the support until its gradients agree; the new size. g = Q z + f afresh.
+def _polish(W, N, Q, H, s, worn, big, ridge, tolerance):
+    """Newton steps inside the support until its gradients agree; the new size. g = Q z + f afresh, without the
+    ridge that the diagonal of Q may carry: a ridge slows the steps down, it does not move the minimiser.
 
     Where updates have worn H out, or the steps do not get there soon, it is built again.
     """
@@ -370,6 +382,8 @@ def _polish(W, N, Q, H, s, worn, big, tolerance):
             s = _rebuild(W, N, Q, H, s, _FLAT * big)
         _normalise(W, _z, s)
         _combine(W, N, _g, _f, Q, _S, _z, s, W.shape[1])
+        for a in range(s):
+            W[_g, N[_S, a]] -= ridge * W[_z, a]
         if _uneven(W, N, s) <= tolerance:
             break
         level = W[_g, N[_S, 0]]
@@ -511,7 +525,7 @@ def _by_complement(W, N, Q, A, G, m, flat, tolerance):
 @njit(**_ONCE)
 def _step_outside(W, N, A, G, m, k):
     """One Newton step of full on the indices outside D: its inverse is A - A_D G A_D'."""
-    low = W[_left, _lowest(W, _left)]
+    low = W[_left, min(_lowest(W, _left), m - 1)]
     for a in range(m):
         W[_x, a] = low - W[_left, a] if W[_full, a] > 0.0 else 0.0
     _combine(W, N, _full, _full, A, _ORDER, _x, m, W.shape[1])
@@ -542,16 +556,22 @@ def _vertex(W, N, Q, H, m):
     return 1
 
 
+@njit(**_INTERNAL)
+def _set_ridge(W, Q, m, ridge):
+    for a in range(m):
+        W[Q + a, a] = 2.0 * W[_half, a] + ridge
+
+
 @njit(**_ONCE)
-def _solve_row(W, N, start, i, m, big, top, memo):
+def _solve_row(W, N, start, i, m, big, tolerance, memo):
     """The size of the support left in S, z; or 0 if the minimiser was left in full.
 
     From the best vertex (or the given support) the index of least gradient enters until none is below the
-    support's level. Once the support is not small, the complement is tried. memo: what is known of A (0, 1 or
-    -1: nothing, good, unusable), and the curvature that counts as zero there.
+    support. Once the support is not small, the complement is tried. Once it is nearly singular, Q gets a ridge,
+    and polishing makes it a proximal point method. memo: what is known of A (0, 1 or -1: nothing, good,
+    unusable), the curvature that counts as zero there, and the ridge now on the diagonal of Q.
     """
     Q, H, A, G = _MATRICES, _MATRICES + m, _MATRICES + 2 * m, _MATRICES + 3 * m
-    tolerance = _TOLERANCE * (big + top)
     given = 0
     for j in range(start.shape[1]):
         given += start[i, j]
@@ -574,34 +594,41 @@ def _solve_row(W, N, start, i, m, big, top, memo):
                 s = _vertex(W, N, Q, H, m)
             else:
                 s, worn = _from_start(W, N, Q, H, big, start, i)
-        elif turn % (20 + m) == 0:
-            worn = True
-        j = _lowest(W, _g)
-        if not fresh and (given > 0 or worn or W[_g, N[_S, 0]] - W[_g, j] <= tolerance):
-            s = _polish(W, N, Q, H, s, worn, big, tolerance)
-            j = _lowest(W, _g)
+        j = min(_lowest(W, _g), m - 1)
+        if not fresh and (given > 0 or worn or _below(W, N, s, j) <= tolerance):
+            s = _polish(W, N, Q, H, s, worn, big, memo[2], tolerance)
+            j = min(_lowest(W, _g), m - 1)
             given = 0
             fresh = True
             worn = False
-        if not W[_g, N[_S, 0]] - W[_g, j] > tolerance:
+        stuck = fresh and _uneven(W, N, s) > tolerance
+        if not stuck and not _below(W, N, s, j) > tolerance:
             return s
-        fresh = False
-        s = _enter(W, N, Q, H, _FLAT * big, s, j)
+        if not stuck:
+            fresh = False
+            s, curvature = _enter(W, N, Q, H, _FLAT * big, s, j)
+            worn = turn % (8 if memo[2] > 0.0 else 20 + m) == 7
+            stuck = curvature < _INDEPENDENT * big
+        if (stuck or turn > 20 + m) and memo[2] == 0.0:
+            memo[2] = _RIDGE * big
+            tolerance *= 10.0
+            _set_ridge(W, Q, m, memo[2])
+            fresh, worn, untried = False, True, False
     _normalise(W, _z, s)
     return s
 
 
 @njit(**_OPTIONS)
-def _qp_rows(F, start, Z, W, N):
+def _qp_rows(F, start, Z, W, N, rounding):
     n, m = F.shape
     big = _largest(W, _MATRICES, m)
-    memo = np.zeros(2)
+    memo = np.zeros(3)
     for i in range(n):
         top = 0.0
         total = 0.0
         for j in range(m):
             f = np.float64(F[i, j])
-            W[_f, j] = f
+            W[_f, j] = f + W[_shift, j]
             f = abs(f)
             top = f if f > top else top
             total += f
@@ -610,7 +637,10 @@ def _qp_rows(F, start, Z, W, N):
             for j in range(m):
                 Z[i, j] = np.nan
             continue
-        s = _solve_row(W, N, start, i, m, big, top, memo)
+        s = _solve_row(W, N, start, i, m, big, _TOLERANCE * (rounding + top), memo)
+        if memo[2] > 0.0:
+            memo[2] = 0.0
+            _set_ridge(W, _MATRICES, m, 0.0)
         for a in range(s):
             Z[i, N[_S, a]] = W[_z, a]
         if s == 0:
@@ -643,12 +673,14 @@ def simplex_qp(Q, F, start=None):
         return np.full_like(F, np.nan)
     width = -(-m // 8) * 8
     W = _zeros(_MATRICES + 4 * m, width)
-    W[_MATRICES : _MATRICES + m, :m] = Q
-    W[_half, :m] = np.diag(Q) / 2
+    r = Q.mean(axis=1)
+    W[_MATRICES : _MATRICES + m, :m] = Q - (r[:, None] + r) + r.mean()
+    W[_half, :m] = W[_MATRICES + np.arange(m), np.arange(m)] / 2
+    W[_shift, :m] = r
     W[_f, m:] = np.inf
     N = np.tile(np.arange(width), (3, 1))
     Z = np.empty((n, m))
-    _qp_rows(F.astype(np.float64, copy=False), np.ascontiguousarray(np.asarray(start) > 0), Z, W, N)
+    _qp_rows(F.astype(np.float64, copy=False), np.ascontiguousarray(np.asarray(start) > 0), Z, W, N, np.abs(Q).max())
     return Z.astype(F.dtype, copy=False)
 
 

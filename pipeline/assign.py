@@ -19,7 +19,7 @@ from aweigh.io.runs import CONFIG, MODEL, RunFolder, complete_run
 from aweigh.pipeline import task
 from aweigh.pipeline.driver import Runner, run_pass
 from aweigh.pipeline.events import Emit, silent
-from aweigh.pipeline.fit import Fitted, Sizes, keep, labels_of, records_of
+from aweigh.pipeline.fitting import Fitted, Sizes, keep, labels_of, records_of
 from aweigh.pipeline.run import refuse_missing, request_of
 from aweigh.pipeline.task import ArchiveSource, RowsSource, Work
 

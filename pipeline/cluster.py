@@ -188,7 +188,7 @@ class DaskRunner:
 
     def floors(self) -> dict[str, int]:
         """Return each worker's resident bytes after its imports, kernels compiled, by address."""
-        found = dict(self.client.run(plan.resident_after_imports))
+        found = dict(self.client.run(_floor_here))
         self._began = set(found)
         return found
 
@@ -249,6 +249,11 @@ def _identity(work: Work) -> Work:
 
 def _fold(work: Work, blocks: range, home: str = "") -> tuple[Stats, Tally]:
     return task.fold(work, blocks, bool(home) and distributed.get_worker().address == home)
+
+
+async def _floor_here() -> int:
+    """Return a worker's floor; off its event loop, since compiling for longer than worker-ttl would cost the worker."""
+    return await asyncio.to_thread(plan.resident_after_imports)
 
 
 def _here() -> str:

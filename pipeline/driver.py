@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 from collections.abc import Callable
@@ -44,7 +45,7 @@ class SerialRunner:
 
     def run(self, work: Work, solve: Solve, progress: Callable[[int, int], None]) -> tuple[Model, Stats, Tally]:
         """Return the solved model, the summed statistics and what the pass cost."""
-        with threadpoolctl.threadpool_limits(1, user_api="blas"):
+        with _blas().limit(limits=1, user_api="blas"):
             todo = task.groups(len(work.source.refs), work.source.most_tasks)
             parts = []
             for blocks in todo:
@@ -72,8 +73,14 @@ class SerialRunner:
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return function(*args), computed here."""
-        with threadpoolctl.threadpool_limits(1, user_api="blas"):
+        with _blas().limit(limits=1, user_api="blas"):
             return function(*args)
+
+
+@functools.cache
+def _blas() -> threadpoolctl.ThreadpoolController:
+    """Return the controller of this process's BLAS libraries, found once: looking for them costs milliseconds."""
+    return threadpoolctl.ThreadpoolController()
 
 
 class State(NamedTuple):

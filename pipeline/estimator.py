@@ -18,7 +18,7 @@ from aweigh.io.scan import BatchScan, without_missing
 from aweigh.io.sources.base import view_dtype
 from aweigh.pipeline import assign
 from aweigh.pipeline.driver import SerialRunner
-from aweigh.pipeline.fit import Fit, Fitted, Request, Saved
+from aweigh.pipeline.fitting import Fit, Fitted, Request, Saved
 from aweigh.pipeline.run import choose_method, make_method
 from aweigh.pipeline.task import MemorySource
 

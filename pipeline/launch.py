@@ -73,6 +73,8 @@ class Scheduler:
         address = os.path.expandvars(self.address)
         if "$" in address:
             raise UsageError(f"address {self.address} names a variable that is not set", "set it, or write the address")
+        if address.startswith("tls://"):
+            _certificates()
         with cluster.joined(address) as client:
             yield _ready(client, self.workers, self.wait, emit)
 
@@ -237,12 +239,17 @@ def _protocol(name: str) -> str:
     """Return tcp or tls; raise UsageError where it is neither, or TLS has no certificates."""
     if name not in ("tcp", "tls"):
         raise UsageError(f"protocol {name!r} is none; there are tcp and tls", "write protocol: tls, or leave it out")
-    if name == "tls" and not dask.config.get("distributed.comm.tls.ca-file", None):
+    if name == "tls":
+        _certificates()
+    return name
+
+
+def _certificates() -> None:
+    if not dask.config.get("distributed.comm.tls.ca-file", None):
         raise UsageError(
-            "protocol tls needs certificates, and Dask's configuration names none (distributed.comm.tls.ca-file)",
+            "Dask's configuration names no certificates for TLS (distributed.comm.tls.ca-file)",
             "make some and set DASK_CONFIG as in cluster-configs/plain-tls/README.md",
         )
-    return name
 
 
 @contextlib.contextmanager

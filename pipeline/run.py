@@ -22,7 +22,7 @@ from aweigh.io.runs import CHECKPOINT, CONFIG, MODEL, RECORD, RunFolder, complet
 from aweigh.pipeline import cluster, plan, task, versions
 from aweigh.pipeline.driver import Runner
 from aweigh.pipeline.events import Emit, Event, Note, PassDone, silent
-from aweigh.pipeline.fit import Fit, Fitted, Previous, Request, Round, Saved, records_of
+from aweigh.pipeline.fitting import Fit, Fitted, Previous, Request, Round, Saved, records_of
 from aweigh.pipeline.task import ArchiveSource
 
 
@@ -77,12 +77,31 @@ def prepared_job(
     emit: Emit = silent,
 ) -> Job:
     """Return a fit after every check that reads no data; nothing runs and nothing is written yet."""
-    request = Request(clusters, method, views, scale, dict(settings or {}), max_sweeps, tol, seed)
     opened = open_archive(archive)
-    folder = incomplete_run(opened, run) if resume else None
-    if folder is not None:
-        request = _request(folder, emit)
-    return Job.create(opened, request, folder, run, emit)
+    if resume:
+        return _resumed_job(opened, incomplete_run(opened, run), emit)
+    request = Request(clusters, method, views, scale, dict(settings or {}), max_sweeps, tol, seed)
+    return Job.create(opened, request, None, run, emit)
+
+
+def _resumed_job(opened: Archive, folder: RunFolder, emit: Emit) -> Job:
+    """Return the job of a run that was cut off, where its checkpoint says; what was asked then counts, not now."""
+    config = folder.read_json(CONFIG)
+    changed = versions.differences(config["versions"], versions.collect())
+    if changed:
+        emit(Note(f"resuming on other versions ({changed}): results may differ in the last bits", warning=True))
+    source = config.get("updated_from")
+    if source:
+        job = _updating(opened, complete_run(opened, source), folder, emit)
+    else:
+        job = Job.create(opened, request_of(config), folder, None, emit)
+    batches = tuple(opened.batch(entry["name"]) for entry in config["batches"])
+    if any(b.digest != entry["digest"] for b, entry in zip(batches, config["batches"], strict=True)):
+        raise DataError(f"the batches of run {folder.name!r} have changed", "begin a new run")
+    job.source = task.restrict(job.source, batches)
+    data = folder.read(CHECKPOINT)
+    job.saved = trees.loads(data, records_of(job.method)) if data is not None else Saved()
+    return job
 
 
 def update_job(archive: str, source: str | None = None, *, run: str | None = None, emit: Emit = silent) -> Job:
@@ -91,30 +110,33 @@ def update_job(archive: str, source: str | None = None, *, run: str | None = Non
     Raises DataError where there is no such batch, UsageError where the method does not learn batch after batch.
     """
     opened = open_archive(archive)
-    folder = complete_run(opened, source)
-    config = folder.read_json(CONFIG)
+    return _updating(opened, complete_run(opened, source), None, emit, run)
+
+
+def _updating(opened: Archive, source: RunFolder, folder: RunFolder | None, emit: Emit, run: str | None = None) -> Job:
+    config = source.read_json(CONFIG)
     request = request_of(config)
     method = algorithms.make(config["method"], request.clusters, request.settings)
     if not method.rounds:
         able = ", ".join(name for name, kind in algorithms.METHODS.items() if kind.rounds)
         raise UsageError(
-            f"run {folder.name!r} is of {config['method']}, which learns all rows together; {able} go on from a run",
+            f"run {source.name!r} is of {config['method']}, which learns all rows together; {able} go on from a run",
             "fit again, or `aweigh assign` labels new batches with the frozen model",
         )
     old = tuple(opened.batch(entry["name"]) for entry in config["batches"])
     new = tuple(batch for batch in opened.batches if batch not in old)
     if not new:
-        raise DataError(f"run {folder.name!r} has seen every batch of {opened.path}", "import a batch first")
+        raise DataError(f"run {source.name!r} has seen every batch of {opened.path}", "import a batch first")
     names = _views(opened, request.views)
     refuse_missing(new, names, method, config["method"])
-    record = folder.read_json(RECORD)
+    record = source.read_json(RECORD)
     rounds = tuple(Round([r["batch"]], r["objective"], r["converged"]) for r in record["rounds"])
-    fitted = trees.loads(folder.read(MODEL) or b"", records_of(method))
+    fitted = trees.loads(source.read(MODEL) or b"", records_of(method))
     columns = tuple(list(opened.views).index(view) for view in names)
     made = Job(
         opened, request, method, config["method"],
-        ArchiveSource(opened.path, (*old, *new), names, columns), _new_folder(opened, run, config["method"]), emit,
-        earlier=Earlier(folder, fitted, old, rounds),
+        ArchiveSource(opened.path, (*old, *new), names, columns),
+        folder or _new_folder(opened, run, config["method"]), emit, earlier=Earlier(source, fitted, old, rounds),
     )  # fmt: skip
     made.emit = made._tell(emit)
     return made
@@ -127,14 +149,6 @@ def embedded_runner(workers: int | None, memory: str | None, emit: Emit = silent
     limit = cluster.parse_memory(memory) if memory else plan.default_memory(count)
     with cluster.embedded(count, limit) as client:
         yield cluster.DaskRunner(client, emit)
-
-
-def _request(folder: RunFolder, emit: Emit) -> Request:
-    config = folder.read_json(CONFIG)
-    changed = versions.differences(config["versions"], versions.collect())
-    if changed:
-        emit(Note(f"resuming on other versions ({changed}): results may differ in the last bits", warning=True))
-    return request_of(config)
 
 
 def request_of(config: dict[str, Any]) -> Request:
@@ -182,19 +196,9 @@ class Job:
         method = make_method(name, request, archive.batches)
         columns = tuple(list(archive.views).index(view) for view in names)
         source = ArchiveSource(archive.path, archive.batches, names, columns)
-        resumed = folder is not None
         folder = folder or _new_folder(archive, run, name)
         job = cls(archive, request, method, name, source, folder, emit)
         job.emit = job._tell(emit)
-        if resumed:
-            data = folder.read(CHECKPOINT)
-            job.saved = trees.loads(data, records_of(method)) if data is not None else Saved()
-            config = folder.read_json(CONFIG)
-            stored = tuple((b["name"], b["digest"]) for b in config["batches"])
-            batches = tuple(archive.batch(n) for n, _ in stored)
-            if any(b.digest != d for b, (_, d) in zip(batches, stored, strict=True)):
-                raise DataError(f"the batches of run {folder.name!r} have changed", "begin a new run")
-            job.source = task.restrict(source, batches)
         return job
 
     def _tell(self, emit: Emit) -> Emit:

@@ -23,7 +23,7 @@ from aweigh.io.runs import RunFolder
 from aweigh.pipeline.cluster import DaskRunner, embedded
 from aweigh.pipeline.driver import SerialRunner, State, begin, iterate
 from aweigh.pipeline.estimator import MultiViewClustering
-from aweigh.pipeline.fit import Fit, Request, Round, Saved
+from aweigh.pipeline.fitting import Fit, Request, Round, Saved
 from aweigh.pipeline.run import fit
 from aweigh.pipeline.task import MemorySource, Work, _write
 

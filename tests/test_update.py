@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from arrays import Rows, archive_of, blobs, results
+from arrays import Rows, archive_of, blobs, fingerprint, results
 
 from aweigh.algorithms.matching import match
 from aweigh.io.archive import open_archive
@@ -13,6 +13,8 @@ from aweigh.io.errors import DataError, UsageError
 from aweigh.io.runs import RunFolder, complete_run
 from aweigh.pipeline.compare import compare, lines
 from aweigh.pipeline.driver import SerialRunner
+from aweigh.pipeline.events import PassDone
+from aweigh.pipeline.results import open_dataset
 from aweigh.pipeline.run import fit, update_job
 
 NIGHTS = 4
@@ -70,6 +72,33 @@ def test_numbers_stay(nights):
         json.dumps(found, allow_nan=False)
 
 
+class Interrupted(Exception):
+    """Raised in the place of a kill."""
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.7, 0.9])
+def test_an_interrupted_update_resumes_to_the_same_bits(data, tmp_path, share):
+    X, _ = data
+    path = archive_of(tmp_path / "a.zarr", [x[:600] for x in X], block_rows=50)
+    fit(path, 5, "acmvc", runner=SerialRunner(), run="old")
+    import_batch(path, {f"v{i}": Rows(x[600:]) for i, x in enumerate(X)}, name="b1", block_rows=50)
+    expected = update_job(path, run="whole").run(SerialRunner())
+    seen, event = [], 1 + int(share * (len(expected["work"]) - 1))
+
+    def emit(told):
+        if isinstance(told, PassDone):
+            seen.append(told.phase)
+            if len(seen) == event:
+                raise Interrupted
+
+    with pytest.raises(Interrupted):
+        update_job(path, "old", run="cut", emit=emit).run(SerialRunner())
+    record = fit(path, 5, resume=True, run="cut", runner=SerialRunner())
+    assert fingerprint(path, record) == fingerprint(path, expected)
+    assert record["numbers"] == expected["numbers"]
+    assert record["updated_from"] == "old"
+
+
 def test_nothing_new_is_said_so(nights):
     with pytest.raises(DataError, match="has seen every batch"):
         update_job(nights[0])
@@ -101,3 +130,11 @@ def test_matching_names_splits_and_merges():
     found = match(np.array([[30, 30, 0], [0, 0, 20], [0, 0, 20]]), np.arange(3), 3)
     assert found.splits == ((0, (0, 3)),) or found.splits[0][0] == 0
     assert found.merges[0][1] == (1, 2)
+
+
+def test_a_run_opens_with_xarray_beside_its_batch(nights):
+    archive = open_archive(nights[0])
+    found = open_dataset(archive, "b3", complete_run(archive, f"n{NIGHTS - 1}"))
+    assert found["v0"].dims == ("sample", "feature_v0")
+    assert found["labels"].dims == found["confidence"].dims == ("sample",)
+    np.testing.assert_array_equal(found["labels"].values, results(nights[0], f"n{NIGHTS - 1}")[0][900:])
