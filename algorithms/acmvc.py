@@ -48,11 +48,13 @@ class Sums(NamedTuple):
 
 @dataclass(frozen=True)
 class ACMVC:
-    """ACMVC with m anchors (5k where not given), weight α of the factorisation and β of the history.
+    """ACMVC with m anchors (3k where not given), weight α of the factorisation and β of the history.
 
     `init`: "samples" or "kmeans" start A_v from m seeded sample rows or k-means centres, then V = top-k eigenvectors of
     the first Z'Z; "paper" from A_v = eye, V = 0, which depends on the order of features and samples.  The ablations of
     the paper's Table 3: `anchor_term` and `v_term` false drop their β term; `frozen` keeps A and V after round 1.
+    `vectors`: what goes to k-means: rows of the graph "z", or of the indicator "f" as in the paper, to unit length either
+    way; F'F = I blows the small directions of Z up to the size of the large ones.
     Where d_v < m no A_v has orthonormal rows: A_v'A_v = I then, and the objective may rise.
     """
 
@@ -60,7 +62,8 @@ class ACMVC:
     anchors: int | None = None
     alpha: float = 1.0
     beta: float = 10.0
-    init: str = "samples"
+    init: str = "kmeans"
+    vectors: str = "z"
     anchor_term: bool = True
     v_term: bool = True
     frozen: bool = False
@@ -79,11 +82,13 @@ class ACMVC:
             raise ValueError(f"alpha={self.alpha} must be > 0 and beta={self.beta} >= 0")
         if self.init not in ("samples", "kmeans", "paper"):
             raise ValueError(f"init={self.init!r} must be one of samples, kmeans, paper")
+        if self.vectors not in ("z", "f"):
+            raise ValueError(f"vectors={self.vectors!r} must be z or f")
 
     @property
     def m(self) -> int:
         """Number of anchors."""
-        return 5 * self.clusters if self.anchors is None else self.anchors
+        return 3 * self.clusters if self.anchors is None else self.anchors
 
     @property
     def width(self) -> int:
@@ -92,8 +97,8 @@ class ACMVC:
 
     @property
     def embedding(self) -> int:
-        """Columns of F."""
-        return self.clusters
+        """Columns of Z, or of F."""
+        return self.m if self.vectors == "z" else self.clusters
 
     @property
     def prepare(self) -> tuple[Pass, ...]:
@@ -187,8 +192,10 @@ class ACMVC:
         return linalg.inverse_root(model.V.T @ sums.ZtZ @ model.V)
 
     def embed(self, model: Model, sums: Sums, block: Block) -> Array:
-        """Return F = Z V G with rows to unit length: each round's F scales as 1/sqrt(n_t)."""
+        """Return Z, or F = Z V G, with rows to unit length: each round's F scales as 1/sqrt(n_t)."""
         Z = self.graph(model, block)
+        if self.vectors == "z":
+            return linalg.unit_rows(Z)
         return linalg.unit_rows(Z @ (model.V @ self._G(model, sums)).astype(Z.dtype))
 
     def place(self, model: Model, sums: Sums, block: Block) -> Array:

@@ -39,9 +39,10 @@ class Sums(NamedTuple):
 
 @dataclass(frozen=True)
 class EMVGCLG:
-    """EMVGC-LG with m anchors (2k where not given), local weight λ and global weight μ.
+    """EMVGC-LG with m anchors (3k where not given), local weight λ and global weight μ.
 
-    `vectors`: how many left singular vectors of Z are the embedding: "k" (the default) or "all".
+    `vectors`: which left singular vectors of Z are the embedding: the first "k", "all" m as in the authors' programs,
+    or "soft", all m with vector j weighted by σ_j⁴ / (σ_j⁴ + σ_k⁴): right both where m is near k and far beyond it.
     An anchor that no sample uses keeps its old value: the pseudo-inverse would send it to zero, and two such anchors
     make Q singular up to μ.
     """
@@ -50,7 +51,7 @@ class EMVGCLG:
     anchors: int | None = None
     lambda_: float = 0.1
     mu: float = 1.0
-    vectors: str = "k"
+    vectors: str = "soft"
 
     paper = "EMVGC-LG: efficient multi-view graph clustering with local and global structure preservation (2023)"
     missing = False
@@ -66,13 +67,13 @@ class EMVGCLG:
             raise ValueError(f"anchors={self.m} is less than k={self.clusters}: the graph would have too low a rank")
         if self.lambda_ < 0 or self.mu < 0:
             raise ValueError(f"lambda={self.lambda_} and mu={self.mu} must be >= 0")
-        if self.vectors not in ("k", "all"):
-            raise ValueError(f'vectors={self.vectors!r} must be "k" or "all"')
+        if self.vectors not in linalg.VECTORS:
+            raise ValueError(f"vectors={self.vectors!r} must be one of {', '.join(linalg.VECTORS)}")
 
     @property
     def m(self) -> int:
         """Number of anchors."""
-        return 2 * self.clusters if self.anchors is None else self.anchors
+        return 3 * self.clusters if self.anchors is None else self.anchors
 
     @property
     def embedding(self) -> int:
@@ -134,6 +135,6 @@ class EMVGCLG:
         return self.embed(model, sums, block)
 
     def embed(self, model: Model, sums: Sums, block: Block) -> Array:
-        """Return the first k (or all m) left singular vectors of Z, rows to unit length."""
-        W = linalg.left_singular_map(sums.ZtZ, self.embedding)
+        """Return the left singular vectors of Z that `vectors` names, rows to unit length."""
+        W = linalg.embedding_map(sums.ZtZ, self.clusters, self.vectors)
         return linalg.unit_rows(self.graph(model, block) @ W.astype(block.views[0].dtype))

@@ -44,8 +44,8 @@ class IMVCCBG:
 
     `weights`: "1/r" (what the published results follow) or "1/r2" (what the paper prints), r_v = ‖X_v - (a_v∘Z)C'W_v'‖.
     `init`: "kmeans" starts from k-means labels of the complete samples; "paper" from Z = [I_m; 0], C = 0, which depends
-    on the order of samples and of features.  `vectors`: "k" or "all" left singular vectors of Z are the embedding, with
-    rows to unit length where `unit_rows`.  The Z step is exact for m = k only, where C'C = I.
+    on the order of samples and of features.  `vectors`: the first "k" or "all" left singular vectors of Z are the
+    embedding, or "soft", all weighted by σ_j⁴ / (σ_j⁴ + σ_k⁴), with rows to unit length where `unit_rows`.  The Z step is exact for m = k only, where C'C = I.
     """
 
     clusters: int
@@ -53,7 +53,7 @@ class IMVCCBG:
     lambda_: float = 1.0
     weights: str = "1/r"
     init: str = "kmeans"
-    vectors: str = "k"
+    vectors: str = "soft"
     unit_rows: bool = True
 
     paper = "IMVC-CBG: incomplete multi-view clustering with a consensus bipartite graph (CVPR 2022)"
@@ -69,7 +69,7 @@ class IMVCCBG:
             raise ValueError(f"anchors={self.m} is less than k={self.clusters}: C has no orthonormal rows")
         if self.lambda_ <= 0:
             raise ValueError(f"lambda={self.lambda_} must be > 0: it divides the Z step")
-        for name, allowed in (("weights", ("1/r", "1/r2")), ("init", ("kmeans", "paper")), ("vectors", ("k", "all"))):
+        for name, allowed in (("weights", ("1/r", "1/r2")), ("init", ("kmeans", "paper")), ("vectors", linalg.VECTORS)):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be one of {', '.join(allowed)}")
 
@@ -167,8 +167,9 @@ class IMVCCBG:
         return self.embed(model, sums, block)
 
     def embed(self, model: Model, sums: Sums, block: Block) -> Array:
-        """Return the first k (or all m) left singular vectors of Z, rows to unit length where asked."""
-        U = self.graph(model, block) @ linalg.left_singular_map(sums.ZtZ, self.embedding).astype(block.views[0].dtype)
+        """Return the left singular vectors of Z that `vectors` names, rows to unit length where asked."""
+        W = linalg.embedding_map(sums.ZtZ, self.clusters, self.vectors)
+        U = self.graph(model, block) @ W.astype(block.views[0].dtype)
         return linalg.unit_rows(U) if self.unit_rows else U
 
 

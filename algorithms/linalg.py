@@ -6,6 +6,8 @@ import numpy as np
 
 from aweigh.algorithms.contract import Array
 
+VECTORS = ("soft", "k", "all")  # which left singular vectors of an anchor graph are an embedding
+
 
 def procrustes(M: Array) -> Array:
     """Return U V' of the thin SVD M = U S V': the maximiser of tr(G'M) over orthonormal rows or columns.
@@ -31,6 +33,24 @@ def left_singular_map(G: Array, count: int) -> Array:
     """
     lam, Q = _descending(G)
     return (Q * _reciprocal_roots(lam))[:, :count]
+
+
+def soft_singular_map(G: Array, k: int) -> Array:
+    """Return W (m, m) such that column j of Z W is σ_j⁴ / (σ_j⁴ + σ_k⁴) times left singular vector j of Z, G = Z'Z.
+
+    The first k vectors alone lose what lies just beyond the k-th, all m of them weigh noise like signal; this cuts off
+    softly at the k-th singular value σ_k.  Lost directions come back as zero columns.
+    """
+    lam, Q = _descending(G)
+    squares = (np.maximum(lam, 0.0) / max(lam[0], 1e-300)) ** 2  # σ⁴, relative to the largest
+    return Q * (_reciprocal_roots(lam) * squares / np.maximum(squares + squares[k - 1], 1e-300))
+
+
+def embedding_map(G: Array, k: int, vectors: str) -> Array:
+    """Return the map from Z to the left singular vectors that `vectors` (one of `VECTORS`) names, given G = Z'Z."""
+    if vectors == "soft":
+        return soft_singular_map(G, k)
+    return left_singular_map(G, k if vectors == "k" else len(G))
 
 
 def top_eigenvectors(G: Array, count: int) -> Array:

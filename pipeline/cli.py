@@ -537,7 +537,7 @@ def demo(folder: str, runner: Any, as_json: bool, debug: bool) -> None:
     from aweigh.pipeline.show import Watcher
 
     archive = str(Path(folder).resolve() / "mfeat.zarr")
-    if not Path(archive).exists():
+    if not Path(archive).exists() or not open_archive(archive).batches:
         with resources.as_file(resources.files("aweigh.io") / "sample" / "mfeat.npz") as sample:
             names = ("fac", "fou", "kar", "mor", "pix", "zer")
             views = {name: open_source(f"{sample}:view{i}") for i, name in enumerate(names)}

@@ -81,6 +81,17 @@ def export_csv(archive: Archive, run: RunFolder, out: TextIO) -> int:
     return written
 
 
+def open_dataset(archive: Archive, batch: str, run: RunFolder | None = None) -> Any:
+    """Return a batch as an xarray.Dataset, lazily read: its views, ids and labels, and a run's results beside them."""
+    import xarray
+
+    found = xarray.open_zarr(archive.path, group=f"batches/{batch}", consolidated=False, chunks=None)
+    if run is None:
+        return found
+    made = xarray.open_zarr(archive.path, group=f"{run.folder}/{batch}", consolidated=False, chunks=None)
+    return found.merge(made)
+
+
 def _harmless(text: str) -> str:
     """Return a cell that no spreadsheet runs: ids such as -5 stay numbers."""
     if text[:1] in "=+-@\t\r" and text:
