@@ -53,8 +53,8 @@ class ACMVC:
     `init`: "samples" or "kmeans" start A_v from m seeded sample rows or k-means centres, then V = top-k eigenvectors of
     the first Z'Z; "paper" from A_v = eye, V = 0, which depends on the order of features and samples.  The ablations of
     the paper's Table 3: `anchor_term` and `v_term` false drop their β term; `frozen` keeps A and V after round 1.
-    `vectors`: what goes to k-means: rows of the graph "z", or of the indicator "f" as in the paper, to unit length either
-    way; F'F = I blows the small directions of Z up to the size of the large ones.
+    `vectors`: what goes to k-means, with rows to unit length: the graph "z", or the indicator "f" as in the paper,
+    where F'F = I blows the small directions of Z up to the size of the large ones.
     Where d_v < m no A_v has orthonormal rows: A_v'A_v = I then, and the objective may rise.
     """
 
@@ -73,7 +73,7 @@ class ACMVC:
     rounds = True
     records = (Model, Sums)
     max_sweeps = 20
-    tol = 1e-4
+    tol = 1e-3
 
     def __post_init__(self) -> None:
         if self.m < self.clusters:

@@ -43,9 +43,10 @@ class IMVCCBG:
     """IMVC-CBG with m anchors (k where not given) and weight λ of ‖Z‖².
 
     `weights`: "1/r" (what the published results follow) or "1/r2" (what the paper prints), r_v = ‖X_v - (a_v∘Z)C'W_v'‖.
-    `init`: "kmeans" starts from k-means labels of the complete samples; "paper" from Z = [I_m; 0], C = 0, which depends
-    on the order of samples and of features.  `vectors`: the first "k" or "all" left singular vectors of Z are the
-    embedding, or "soft", all weighted by σ_j⁴ / (σ_j⁴ + σ_k⁴), with rows to unit length where `unit_rows`.  The Z step is exact for m = k only, where C'C = I.
+    `init`: "kmeans" starts from k-means labels of the complete samples and C = eye; "paper" from Z = [I_m; 0] and
+    C = 0, which depends on the order of samples and of features.  `vectors`: the first "k" or "all" left singular vectors
+    of Z are the embedding, or "soft", all of them weighted by σ_j⁴ / (σ_j⁴ + σ_k⁴), with rows to unit length where
+    `unit_rows`.  The Z step is exact for m = k only, where C'C = I.
     """
 
     clusters: int
@@ -94,7 +95,7 @@ class IMVCCBG:
         return (Pass(self.step, self.solve),)
 
     def start(self, sample: Sample, rng: np.random.Generator, prior: Model | None = None) -> Model:
-        """Return W = eye, and C = procrustes(Σ α² W_v'X_v'Z_0) of Z_0, the one-hot labels of complete samples."""
+        """Return W and C that follow from Z_0, the one-hot labels of complete samples, and C_0 = eye (k, m)."""
         V = len(sample.views)
         if prior is not None:
             return prior._replace(squares=None)
@@ -110,8 +111,10 @@ class IMVCCBG:
         return self._with_C(tuple(Z.T @ f64(X) for X in views))
 
     def _with_C(self, ZtX: tuple[Array, ...]) -> Model:
+        """Return W_v = procrustes(X_v'Z_0 C_0'), and C = procrustes(Σ α² W_v'X_v'Z_0); the printed C_0 is 0."""
         V = len(ZtX)
-        W = tuple(np.eye(S.shape[1], self.clusters) for S in ZtX)
+        C0 = np.zeros((self.clusters, self.m)) if self.init == "paper" else np.eye(self.clusters, self.m)
+        W = tuple(procrustes(S.T @ C0.T) for S in ZtX)
         C = procrustes(sum(B.T @ S.T for B, S in zip(W, ZtX, strict=True)) / V**2)
         return Model(W, C, np.full(V, 1.0 / V), None, np.inf)
 

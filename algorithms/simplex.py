@@ -14,6 +14,8 @@ _FLAT = 2e-14  # curvature counted as zero, relative to the largest entry of the
 _INDEPENDENT = 1e-11  # curvature an index should add to the support, relative to max |Q|
 _RIDGE = 1e-12  # on the diagonal, relative to max |Q|, once one does not
 _WEARING = 1e-5  # curvature whose inverse leaves errors behind when it is taken out, relative to max |Q|
+_SMALL = 1e-3  # curvature, relative to the largest entry, from which a move may need refining
+_EVEN = 1e-4  # unevenness of gradients that a move may leave, relative to its curvature
 _DENSE = 12  # support from which the complement may be the cheaper side
 _DENSE_FROM = 24  # m from which it is tried
 _LOPSIDED = 3  # it is tried while fewer than m / 3 weights are negative without the sign constraint
@@ -211,21 +213,42 @@ def _single(W, N, H, j):
 
 
 @njit(fastmath={"contract", "reassoc", "nsz"}, **_INLINE)
-def _probe(W, N, Q, H, w, S, s, j):
-    """(curvature, slope) of index j: d = -H Q[S, j] - w is the move of S per unit of z_j that keeps the
-    gradients of S equal, y = Q [d; 1], curvature = [d; 1]'y and slope = w'y."""
-    n = _up(s)
-    for a in range(n):
-        W[_x, a] = -W[Q + j, N[S, a]]
-        W[_d, a] = -W[w, a]
-    _combine(W, N, _d, _d, H, _ORDER, _x, s, n)
-    _combine(W, N, _y, Q + j, Q, S, _d, s, W.shape[1])
+def _slopes(W, N, w, S, n, j):
+    """[d; 1]'y and w'y."""
     curvature = W[_y, j]
     slope = 0.0
     for a in range(n):
         y = W[_y, N[S, a]]
         curvature += W[_d, a] * y
         slope += W[w, a] * y
+    return curvature, slope
+
+
+@njit(fastmath={"contract", "reassoc", "nsz"}, **_INLINE)
+def _probe(W, N, Q, H, w, S, s, j, big):
+    """(curvature, slope) of index j: d = -H Q[S, j] - w is the move of S per unit of z_j that keeps the
+    gradients of S equal, y = Q [d; 1], curvature = [d; 1]'y and slope = w'y.
+
+    H will grow by d / curvature: where that is large, d is refined until y is even on S to match.
+    """
+    n = _up(s)
+    for a in range(n):
+        W[_x, a] = -W[Q + j, N[S, a]]
+        W[_d, a] = -W[w, a]
+    _combine(W, N, _d, _d, H, _ORDER, _x, s, n)
+    _combine(W, N, _y, Q + j, Q, S, _d, s, W.shape[1])
+    curvature, slope = _slopes(W, N, w, S, n, j)
+    if curvature < _SMALL * big:
+        for _ in range(3):
+            off = 0.0
+            for a in range(s):
+                W[_x, a] = slope - W[_y, N[S, a]]
+                off = max(off, abs(W[_x, a]))
+            if off <= _EVEN * curvature:
+                break
+            _combine(W, N, _d, _d, H, _ORDER, _x, s, n)
+            _combine(W, N, _y, Q + j, Q, S, _d, s, W.shape[1])
+            curvature, slope = _slopes(W, N, w, S, n, j)
     return curvature, slope
 
 
@@ -298,12 +321,12 @@ def _reach(W, z, s, limit):
 
 
 @njit(**_ONCE)
-def _enter(W, N, Q, H, flat, s, j):
+def _enter(W, N, Q, H, big, s, j):
     """(size, curvature): raise z_j to its optimum given the support, dropping what reaches zero."""
     gain = 0.0
     while True:
-        curvature, slope = _probe(W, N, Q, H, _w, _S, s, j)
-        limit = (W[_g, N[_S, 0]] - W[_g, j]) / curvature if curvature > flat else np.inf
+        curvature, slope = _probe(W, N, Q, H, _w, _S, s, j, big)
+        limit = (W[_g, N[_S, 0]] - W[_g, j]) / curvature if curvature > _FLAT * big else np.inf
         step, p = _reach(W, _z, s, limit)
         _axpy(W, _z, step, _d, _up(s))
         _axpy(W, _g, step, _y, W.shape[1])
@@ -323,7 +346,7 @@ def _enter_free(W, N, A, G, flat, k, j):
     """The same for multiplier j of the complement, whose sum is free; -1 if it is unbounded."""
     gain = 0.0
     while True:
-        curvature, _ = _probe(W, N, A, G, _none, _D, k, j)
+        curvature, _ = _probe(W, N, A, G, _none, _D, k, j, flat / _FLAT)
         limit = -W[_e, j] / curvature if curvature > flat else np.inf
         step, p = _reach(W, _u, k, limit)
         if not step < np.inf:
@@ -341,12 +364,14 @@ def _enter_free(W, N, A, G, flat, k, j):
 
 @njit(**_INTERNAL)
 def _normalise(W, z, s):
+    """z clipped at zero and divided by its sum; even weights if nothing is left."""
     total = 0.0
     for a in range(s):
         W[z, a] = max(W[z, a], 0.0)
         total += W[z, a]
+    sound = 0.0 < total < np.inf
     for a in range(s):
-        W[z, a] /= total
+        W[z, a] = W[z, a] / total if sound else 1.0 / s
 
 
 @njit(**_INLINE)
@@ -379,7 +404,7 @@ def _polish(W, N, Q, H, s, worn, big, ridge, tolerance):
     """
     for step in range(16 + 8 * s):
         if step % 8 == (0 if worn else 4):
-            s = _rebuild(W, N, Q, H, s, _FLAT * big)
+            s = _rebuild(W, N, Q, H, s, big)
         _normalise(W, _z, s)
         _combine(W, N, _g, _f, Q, _S, _z, s, W.shape[1])
         for a in range(s):
@@ -398,7 +423,7 @@ def _polish(W, N, Q, H, s, worn, big, ridge, tolerance):
 
 
 @njit(**_ONCE)
-def _rebuild(W, N, Q, H, s, flat):
+def _rebuild(W, N, Q, H, s, big):
     """H and w of the same support from nothing, z kept; an index without curvature of its own is left out."""
     for a in range(s):
         W[_full, a] = W[_z, a]
@@ -408,8 +433,8 @@ def _rebuild(W, N, Q, H, s, flat):
     W[_z, 0] = weight
     size = 1
     for a in range(1, s):
-        curvature, slope = _probe(W, N, Q, H, _w, _S, size, N[_D, a])
-        if curvature > flat:
+        curvature, slope = _probe(W, N, Q, H, _w, _S, size, N[_D, a], big)
+        if curvature > _FLAT * big:
             weight = W[_full, a]
             _add(W, N, H, _w, _S, _z, size, N[_D, a], curvature, slope)
             W[_z, size] = weight
@@ -432,7 +457,7 @@ def _from_start(W, N, Q, H, big, start, i):
             _single(W, N, H, j)
             s = 1
             continue
-        curvature, slope = _probe(W, N, Q, H, _w, _S, s, j)
+        curvature, slope = _probe(W, N, Q, H, _w, _S, s, j, big)
         if curvature > _INDEPENDENT * big:
             _add(W, N, H, _w, _S, _z, s, j, curvature, slope)
             s += 1
@@ -454,7 +479,7 @@ def _from_start(W, N, Q, H, big, start, i):
 
 
 @njit(**_ONCE)
-def _whole(W, N, Q, A, m, flat):
+def _whole(W, N, Q, A, m, big):
     """Whether all of Q is safely invertible on sum z = 0; then A and v are the state of all indices."""
     for a in range(8):
         W[A, a] = 0.0
@@ -462,8 +487,8 @@ def _whole(W, N, Q, A, m, flat):
         N[_D, a] = 0
     W[_v, 0] = 1.0
     for j in range(1, m):
-        curvature, slope = _probe(W, N, Q, A, _v, _D, j, j)
-        if not curvature > flat:
+        curvature, slope = _probe(W, N, Q, A, _v, _D, j, j, big)
+        if not curvature > _INDEPENDENT * big:
             return False
         _add(W, N, A, _v, _D, _u, j, j, curvature, slope)
     return True
@@ -580,11 +605,12 @@ def _solve_row(W, N, start, i, m, big, tolerance, memo):
     s = 0
     fresh = False
     worn = False
+    stalls = 0
     for turn in range(20 + 10 * m):
         if untried and (dense or s >= _DENSE):
             untried = False
             if memo[0] == 0.0:
-                memo[0] = 1.0 if _whole(W, N, Q, A, m, _INDEPENDENT * big) else -1.0
+                memo[0] = 1.0 if _whole(W, N, Q, A, m, big) else -1.0
                 memo[1] = _FLAT * _largest(W, A, m)
             if memo[0] > 0.0 and _by_complement(W, N, Q, A, G, m, memo[1], tolerance):
                 return 0
@@ -606,7 +632,7 @@ def _solve_row(W, N, start, i, m, big, tolerance, memo):
             return s
         if not stuck:
             fresh = False
-            s, curvature = _enter(W, N, Q, H, _FLAT * big, s, j)
+            s, curvature = _enter(W, N, Q, H, big, s, j)
             worn = turn % (8 if memo[2] > 0.0 else 20 + m) == 7
             stuck = curvature < _INDEPENDENT * big
         if (stuck or turn > 20 + m) and memo[2] == 0.0:
@@ -614,6 +640,11 @@ def _solve_row(W, N, start, i, m, big, tolerance, memo):
             tolerance *= 10.0
             _set_ridge(W, Q, m, memo[2])
             fresh, worn, untried = False, True, False
+        elif fresh:
+            fresh, worn = False, True
+            stalls += 1
+            if stalls > 4:
+                break
     _normalise(W, _z, s)
     return s
 

@@ -265,7 +265,8 @@ def _running(make: Callable[[], Any], workers: int, wait: str, emit: Emit, jobs:
         except UsageError:
             raise
         except Exception as error:
-            raise ClusterError(f"the cluster did not start: {_reason(error)}", "mend what it says; --debug shows more") from error
+            what = f"the cluster did not start: {_reason(error)}"
+            raise ClusterError(what, "mend what it says; --debug shows more") from error
         yield _ready(client, workers, wait, emit)
 
 

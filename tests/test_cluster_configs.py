@@ -58,7 +58,10 @@ def test_every_file_has_its_check_and_every_folder_its_readme():
     assert readmes == {"README.md", *(f"{name}/README.md" for name in folders)}
 
 
-@pytest.mark.parametrize("readme", ["README.md", *sorted({f"{Path(n).parent}/README.md" for n in CLUSTERS[1:] + UNITS})])
+READMES = ["README.md", *sorted({f"{Path(name).parent}/README.md" for name in CLUSTERS[1:] + UNITS})]
+
+
+@pytest.mark.parametrize("readme", READMES)
 def test_readmes_name_files_and_options_that_exist(readme):
     folder = (CONFIGS / readme).parent
     shown = text(readme)
@@ -81,8 +84,9 @@ def assignments(name):
 
 def containers(name="kubernetes/daskjob.yaml"):
     spec = load(name)["spec"]
-    pods = [spec["job"]["spec"], spec["cluster"]["spec"]["worker"]["spec"], spec["cluster"]["spec"]["scheduler"]["spec"]]
-    return [container for pod in pods for container in pod["containers"]]
+    cluster = spec["cluster"]["spec"]
+    pods = [spec["job"], cluster["worker"], cluster["scheduler"]]
+    return [container for pod in pods for container in pod["spec"]["containers"]]
 
 
 @pytest.mark.parametrize("name", [*SCRIPTS[1:3], UNITS[0], CRON])
@@ -115,7 +119,10 @@ def test_dask_yaml_has_the_settings_of_the_code():
     assert dict(flat(load("dask.yaml"))) == SETTINGS
 
 
-@pytest.mark.parametrize("given", [environment(), {"DASK_CONFIG": str(CONFIGS / "dask.yaml")}], ids=["variables", "file"])
+GIVEN = {"variables": environment(), "file": {"DASK_CONFIG": str(CONFIGS / "dask.yaml")}}
+
+
+@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
 def test_dask_understands_them(given):
     code = "import dask, distributed, json, sys; print(json.dumps([dask.config.get(n) for n in sys.argv[1:]]))"
     names = [name for name, value in SETTINGS.items() if not isinstance(value, dict)]
@@ -125,7 +132,7 @@ def test_dask_understands_them(given):
 
 
 def test_the_settings_are_what_practice_asks_for():
-    assert int(WORKER_ENVIRONMENT["MALLOC_TRIM_THRESHOLD_"]) == int(WORKER_ENVIRONMENT["MALLOC_MMAP_THRESHOLD_"]) == 2**26
+    assert {int(v) for n, v in WORKER_ENVIRONMENT.items() if n.startswith("MALLOC")} == {2**26}
     assert {v for n, v in WORKER_ENVIRONMENT.items() if n.endswith("NUM_THREADS")} == {"1"}
     assert SETTINGS["distributed.scheduler.worker-ttl"] == "30s"
     assert SETTINGS["distributed.scheduler.allowed-failures"] == 10
@@ -376,7 +383,8 @@ def sshd(tmp_path):
     )
     key = " ".join((tmp_path / "host.pub").read_text().split()[:2])
     (tmp_path / "known").write_text(f"[127.0.0.1]:{port} {key}\n")
-    options = {"hosts": ["127.0.0.1"], "port": port, "username": getpass.getuser(), "key": "user", "known-hosts": "known"}
+    options = {"hosts": ["127.0.0.1"], "port": port, "username": getpass.getuser()}
+    options |= {"key": "user", "known-hosts": "known"}
     with process([SSHD, "-D", "-e", "-f", tmp_path / "sshd_config"], tmp_path / "sshd.log", "listening"):
         yield options | {"python": sys.executable, "workers-per-host": 1, "memory": "1GiB", "interface": "lo"}
 
@@ -412,7 +420,15 @@ def ends(pid, seconds=30):
 @pytest.mark.skipif(not find_spec("asyncssh"), reason="asyncssh is not installed")
 def test_ssh_that_does_not_answer(sshd, tmp_path):
     file = changed("ssh/ssh.yaml", tmp_path, **sshd | {"port": free_port()})
-    with pytest.raises(ClusterError, match="did not start: .*Connect call failed"), cluster_file.read(file).started(print):
+    kind = cluster_file.read(file)
+    with pytest.raises(ClusterError, match=r"did not start: .*Connect call failed"), kind.started(print):
+        pass
+
+
+@pytest.mark.skipif(not find_spec("asyncssh"), reason="asyncssh is not installed")
+def test_ssh_whose_worker_host_does_not_answer(sshd, tmp_path):
+    kind = cluster_file.read(changed("ssh/ssh.yaml", tmp_path, **sshd | {"hosts": ["127.0.0.1", "127.0.0.9"]}))
+    with pytest.raises(ClusterError, match=r"did not start: .*127\.0\.0\.9"), kind.started(print):
         pass
 
 
@@ -524,7 +540,8 @@ def check(kind, manifest):
 
 def published(manifest):
     """Validate strictly against Kubernetes' published schema: an unknown field is an error."""
-    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed (test-cluster)")
+    reason = "kubernetes-validate is not installed (extra test-cluster)"
+    validate = pytest.importorskip("kubernetes_validate", reason=reason)
     validate.validate(manifest, "1.33", strict=True)
 
 
@@ -545,11 +562,12 @@ def test_the_schema_sees_a_wrong_job():
 def test_pods_and_service_fit_the_published_schemas():
     spec = load("kubernetes/daskjob.yaml")["spec"]
     cluster = spec["cluster"]["spec"]
-    for pod in (spec["job"]["spec"], cluster["worker"]["spec"], cluster["scheduler"]["spec"]):
-        published({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": pod})
-    published({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": cluster["scheduler"]["service"]})
+    head = {"apiVersion": "v1", "metadata": {"name": "a"}}
+    for part in (spec["job"], cluster["worker"], cluster["scheduler"]):
+        published({**head, "kind": "Pod", "spec": part["spec"]})
+    published({**head, "kind": "Service", "spec": cluster["scheduler"]["service"]})
     with pytest.raises(Exception, match="Additional properties"):
-        published({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [], "container": []}})
+        published({**head, "kind": "Pod", "spec": {"containers": [], "container": []}})
 
 
 def test_the_cron_job_and_its_rights_fit_the_published_schemas():

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import threadpoolctl
 from data import FOLDER, DataSet, load, masked
 
 from aweigh import algorithms
@@ -40,6 +41,7 @@ class Job:
     scale: str = "auto"
     batches: int | str = 1
     views: tuple[int, ...] | None = None
+    tol: float | None = None
 
     @property
     def key(self) -> str:
@@ -50,9 +52,8 @@ class Job:
 def _parameters(method: str) -> dict[str, Any]:
     if method == "kmeans":
         return {}
-    name = automatic() if method == "auto" else method
-    kind = algorithms.METHODS[name]
-    return {"name": name, "tol": kind.tol, "max_sweeps": kind.max_sweeps, **algorithms.parameters(name)}
+    kind = algorithms.METHODS[method]
+    return {"tol": kind.tol, "max_sweeps": kind.max_sweeps, "m": kind(10).m, **algorithms.parameters(method)}
 
 
 @functools.cache
@@ -98,7 +99,8 @@ def run(jobs: Iterable[Job], cache: Cache, folder: Path = FOLDER, processes: int
 
 def _result(job: Job, folder: Path) -> tuple[Job, list[float]]:
     data = _load(job.data, job.views, folder)
-    labels, classes = cluster(data, job, folder)
+    with threadpoolctl.threadpool_limits(1):
+        labels, classes = cluster(data, job, folder)
     size = max(data.k, int(labels.max()) + 1)
     found = scores(contingency(labels, classes, size, size))
     return job, [found[metric] for metric in METRICS]
@@ -118,7 +120,8 @@ def cluster(data: DataSet, job: Job, folder: Path = FOLDER) -> tuple[np.ndarray,
         rows = np.hstack(scaled(data.views, job.scale))
         return kmeans.cluster(rows, data.k, np.random.default_rng(job.seed), starts=10), data.labels
     model = MultiViewClustering(
-        data.k, method=job.method, scale=job.scale, settings=dict(job.settings), random_state=job.seed
+        data.k, method=job.method, scale=job.scale, settings=dict(job.settings), tol=job.tol,
+        random_state=job.seed,
     )
     parts = _parts(data, job, folder)
     for part in parts:
