@@ -533,9 +533,10 @@ def schema(kind):
 
 
 def check(kind, manifest):
+    wanted = schema(kind)
     import jsonschema
 
-    jsonschema.Draft202012Validator(schema(kind)).validate(manifest)
+    jsonschema.Draft202012Validator(wanted).validate(manifest)
 
 
 def published(manifest):

@@ -6,7 +6,7 @@ from arrays import Rows, blobs, results
 
 from aweigh.algorithms import METHODS, scores
 from aweigh.io.batches import import_batch
-from aweigh.io.errors import DataError, UsageError
+from aweigh.io.errors import DataError
 from aweigh.pipeline import MultiViewClustering, fit
 from aweigh.pipeline.driver import SerialRunner
 
@@ -69,12 +69,8 @@ class TestEveryMethod:
         X = [np.abs(x) for x in data[0]] if method == "l2sc" else data[0]
         for t, rows in enumerate((slice(0, 150), slice(150, 153))):
             import_batch(path, {f"v{i}": Rows(np.ascontiguousarray(x[rows])) for i, x in enumerate(X)}, name=f"b{t}")
-        try:
-            record = fit(str(path), 4, method, runner=SerialRunner())
-        except (DataError, UsageError) as refused:
-            assert "3" in str(refused)
-        else:
-            assert len(results(str(path), record["run"])[0]) == 153
+        record = fit(str(path), 4, method, runner=SerialRunner())
+        assert len(results(str(path), record["run"])[0]) == 153
 
     def test_a_choice_of_views(self, method, data, tmp_path):
         path = tmp_path / "a.zarr"
