@@ -22,7 +22,8 @@ from aweigh.algorithms import kmeans, scaling
 from aweigh.algorithms.scores import contingency, scores
 from aweigh.pipeline.estimator import MultiViewClustering
 
-METRICS = ("acc", "nmi", "ari")
+METRICS = ("acc", "nmi", "ari", "purity", "ri")
+RESULTS = Path(__file__).resolve().parent / "RESULTS.md"
 CACHE = Path(tempfile.gettempdir()) / "aweigh-bench.json"
 
 
@@ -30,8 +31,9 @@ CACHE = Path(tempfile.gettempdir()) / "aweigh-bench.json"
 class Job:
     """A data set (`name`, `name@SHARE` under a mask, `views` of it), a method with its settings, a seed.
 
-    `batches`: how many random batches the rows come in, one after the other; "stored" for those that are published.
-    `method` "kmeans" is k-means of the scaled views side by side.
+    `batches`: how many random batches the rows come in, one after the other; "stored" for those that are published,
+    "task" for the tasks of the data set.  `each` scores every batch by itself and takes the mean.  `method` "kmeans" is
+    k-means of the scaled views side by side.
     """
 
     data: str
@@ -42,11 +44,13 @@ class Job:
     batches: int | str = 1
     views: tuple[int, ...] | None = None
     tol: float | None = None
+    each: bool = False
 
     @property
     def key(self) -> str:
         """Name of the result: every parameter of the method, so that a changed default is measured anew."""
-        return json.dumps(dataclasses.asdict(self) | {"parameters": _parameters(self.method)}, sort_keys=True)
+        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if getattr(self, f.name) != f.default}
+        return json.dumps(given | {"parameters": _parameters(self.method)}, sort_keys=True)
 
 
 def _parameters(method: str) -> dict[str, Any]:
@@ -81,9 +85,9 @@ class Cache:
         fresh.write_text(json.dumps(self.found))
         os.replace(fresh, self.path)
 
-    def scores(self, jobs: Iterable[Job]) -> np.ndarray:
-        """Return ACC, NMI and ARI (jobs, 3)."""
-        return np.array([self.found[job.key] for job in jobs])
+    def scores(self, jobs: Iterable[Job], metrics: tuple[str, ...]) -> np.ndarray:
+        """Return the scores asked for (jobs, metrics)."""
+        return np.array([[self.found[job.key][METRICS.index(m)] for m in metrics] for job in jobs])
 
 
 def run(jobs: Iterable[Job], cache: Cache, folder: Path = FOLDER, processes: int = 2, tell: Any = print) -> None:
@@ -99,11 +103,16 @@ def run(jobs: Iterable[Job], cache: Cache, folder: Path = FOLDER, processes: int
 
 def _result(job: Job, folder: Path) -> tuple[Job, list[float]]:
     data = _load(job.data, job.views, folder)
+    parts = _parts(data, job, folder)
     with threadpoolctl.threadpool_limits(1):
-        labels, classes = cluster(data, job, folder)
+        labels = cluster(data, job, parts)
     size = max(data.k, int(labels.max()) + 1)
-    found = scores(contingency(labels, classes, size, size))
-    return job, [found[metric] for metric in METRICS]
+    whole = [np.concatenate(parts)]
+    found = []
+    for part in parts if job.each else whole:
+        score = scores(contingency(labels[part], data.labels[part], size, size))
+        found.append([score[metric] for metric in METRICS])
+    return job, np.mean(found, axis=0).tolist()
 
 
 @functools.lru_cache(maxsize=2)
@@ -114,25 +123,27 @@ def _load(name: str, views: tuple[int, ...] | None, folder: Path) -> DataSet:
     return data.choose(views) if views else data
 
 
-def cluster(data: DataSet, job: Job, folder: Path = FOLDER) -> tuple[np.ndarray, np.ndarray]:
-    """Return cluster numbers and classes of the rows, in the order that the rows came in."""
+def cluster(data: DataSet, job: Job, parts: list[np.ndarray]) -> np.ndarray:
+    """Return the cluster number of every row of the data set; `parts` are the batches' rows."""
     if job.method == "kmeans":
         rows = np.hstack(scaled(data.views, job.scale))
-        return kmeans.cluster(rows, data.k, np.random.default_rng(job.seed), starts=10), data.labels
+        return kmeans.cluster(rows, data.k, np.random.default_rng(job.seed), starts=10)
     model = MultiViewClustering(
-        data.k, method=job.method, scale=job.scale, settings=dict(job.settings), tol=job.tol,
-        random_state=job.seed,
+        data.k, method=job.method, scale=job.scale, settings=dict(job.settings), tol=job.tol, random_state=job.seed
     )
-    parts = _parts(data, job, folder)
     for part in parts:
         model.partial_fit([X[part] for X in data.views])
-    return model.labels_, data.labels[np.concatenate(parts)]
+    labels = np.empty(len(data.labels), np.int64)
+    labels[np.concatenate(parts)] = model.labels_
+    return labels
 
 
 def _parts(data: DataSet, job: Job, folder: Path) -> list[np.ndarray]:
     n = len(data.labels)
     if job.batches == 1:
         return [np.arange(n)]
+    if job.batches == "task":
+        return [np.flatnonzero(data.others["task"] == t) for t in np.unique(data.others["task"])]
     if job.batches == "stored":
         stored = load_batches(data.name, folder)
         return [stored["order"][stored["batch"] == t] for t in range(int(stored["batch"].max()) + 1)]
@@ -155,3 +166,16 @@ def scaled(views: tuple[np.ndarray, ...], kind: str) -> list[np.ndarray]:
         chosen = scaling.choose(kind, *scaling.survey_view(X, present, shift), shift=shift)
         out.append(scaling.apply(chosen, X, present))
     return out
+
+
+def write_section(name: str, text: str, path: Path = RESULTS) -> None:
+    """Put `text` between the markers of a section of RESULTS.md, at its end where it has none."""
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    old = path.read_text() if path.is_file() else "# Results of the benches\n"
+    section = f"{begin}\n{text}\n{end}"
+    if begin in old:
+        head, rest = old.split(begin, 1)
+        new = head + section + rest.split(end, 1)[1]
+    else:
+        new = f"{old.rstrip()}\n\n{section}\n"
+    path.write_text(new)
