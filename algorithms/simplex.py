@@ -621,19 +621,21 @@ def _solve_row(W, N, start, i, m, big, tolerance, memo):
             else:
                 s, worn = _from_start(W, N, Q, H, big, start, i)
         j = min(_lowest(W, _g), m - 1)
-        if not fresh and (given > 0 or worn or _below(W, N, s, j) <= tolerance):
+        below = _below(W, N, s, j)
+        if not fresh and (given > 0 or worn or below <= tolerance):
             s = _polish(W, N, Q, H, s, worn, big, memo[2], tolerance)
             j = min(_lowest(W, _g), m - 1)
+            below = _below(W, N, s, j)
             given = 0
             fresh = True
             worn = False
         stuck = fresh and _uneven(W, N, s) > tolerance
-        if not stuck and not _below(W, N, s, j) > tolerance:
+        if not stuck and not below > tolerance:
             return s
         if not stuck:
             fresh = False
             s, curvature = _enter(W, N, Q, H, big, s, j)
-            worn = turn % (8 if memo[2] > 0.0 else 20 + m) == 7
+            worn = (turn + 1) % (8 if memo[2] > 0.0 else 20 + m) == 0
             stuck = curvature < _INDEPENDENT * big
         if (stuck or turn > 20 + m) and memo[2] == 0.0:
             memo[2] = _RIDGE * big
@@ -683,13 +685,15 @@ def simplex_qp(Q, F, start=None):
     """Z (n, m): for each row f of F the minimiser of 1/2 z'Qz + f'z on the simplex, in F's dtype.
 
     Q (m, m) is symmetric positive semi-definite; F is float32 or float64; the work is done in float64. `start`
-    (n, m) gives rows whose support is a guess of the answer's: it changes the time, and the result by rounding.
+    (n, m) gives rows whose support is a guess of the answer's: it changes the time, and the result by rounding
+    (or to another minimiser, where there are several).
 
-    Primal active set method on the inverse of Q over the support: exact, to a gradient within 1e-13 of
-    max |Q| + max |f|, where cond Q <= 1e9. Where many solutions tie (singular Q, equal anchors) the same one is
-    returned every time: the search starts from the first best vertex and takes the first of equal gradients.
-    Curvature below 2e-14 max |Q| counts as zero. A row that is not done after 20 + 10 m entering indices returns
-    its feasible best so far. A row of F with NaN or infinity gives a row of NaN, such a Q only such rows.
+    Primal active set method on the inverse of Q over the support, exact for the f given: gradients agree to
+    1e-13 (max |Q| + max |f|), or to 1e-12 of it where the support is singular to 1e-11: there, steps are taken
+    with 1e-12 max |Q| on the diagonal, which does not move the minimiser. Singular Q and equal anchors always
+    give the same one of the minimisers: the search starts from the first best vertex and takes the first of
+    equal gradients. A row that is not done after 20 + 10 m entering indices returns its best feasible z so far.
+    A row of F with NaN or infinity gives a row of NaN; such a Q only such rows.
     """
     F = _rows(F)
     n, m = F.shape
@@ -711,7 +715,14 @@ def simplex_qp(Q, F, start=None):
     W[_f, m:] = np.inf
     N = np.tile(np.arange(width), (3, 1))
     Z = np.empty((n, m))
-    _qp_rows(F.astype(np.float64, copy=False), np.ascontiguousarray(np.asarray(start) > 0), Z, W, N, np.abs(Q).max())
+    _qp_rows(
+        F.astype(np.float64, copy=False),
+        np.ascontiguousarray(np.asarray(start) > 0),
+        Z,
+        W,
+        N,
+        np.abs(Q).max(),
+    )
     return Z.astype(F.dtype, copy=False)
 
 

@@ -180,7 +180,7 @@ class DaskRunner:
 
     def workers(self) -> dict[str, dict[str, Any]]:
         """Return what each worker is and the most memory that it has held, by address."""
-        return dict(self.client.run(_describe_process))
+        return dict(self.client.run(_describe_process, on_error="ignore"))
 
     def restarted(self) -> int:
         """Return how many of the workers that the fit began with are gone."""
@@ -188,7 +188,7 @@ class DaskRunner:
 
     def floors(self) -> dict[str, int]:
         """Return each worker's resident bytes after its imports, kernels compiled, by address."""
-        found = dict(self.client.run(_floor_here))
+        found = dict(self.client.run(_floor_here, on_error="ignore"))
         self._began = set(found)
         return found
 
@@ -200,7 +200,7 @@ class DaskRunner:
 
     def forget(self) -> None:
         """Let the workers give back the memory of kept blocks."""
-        self.client.run(task.forget_pinned)
+        self.client.run(task.forget_pinned, on_error="ignore")
 
     def _wait(self, leaves: list[Any], root: Any, progress: Callable[[int, int], None]) -> None:
         ended = threading.Event()
