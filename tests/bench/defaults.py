@@ -1,6 +1,6 @@
 """Which settings do well over all labelled sets, none of them chosen a set at a time: mean ACC, NMI and ARI.
 
-    python tests/bench/defaults.py [--folder DIR] [--seeds 5] [--sets mfeat,ngs] [--only "EMVGC-LG;IMVC-CBG"] [--each] [--write]
+    python tests/bench/defaults.py [--folder DIR] [--seeds 5] [--sets mfeat,ngs] [--only "EMVGC-LG;IMVC-CBG"] [--write]
 
 The candidates stand below.  Labels score the outcome and choose nothing inside a fit.
 """

@@ -23,10 +23,11 @@ from pathlib import Path
 
 import dask
 import numpy as np
+from synthetic import make
+
 from aweigh.io.archive import open_archive
 from aweigh.io.rows import ZarrRows
 from aweigh.pipeline.cluster import SETTINGS, WORKER_ENVIRONMENT
-from synthetic import make
 
 AWEIGH = [sys.executable, "-m", "aweigh.pipeline.cli"]
 

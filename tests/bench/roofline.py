@@ -14,11 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import threadpoolctl
+from synthetic import make
+
 from aweigh.io.archive import BatchReader, open_archive
 from aweigh.pipeline import cluster
 from aweigh.pipeline.events import SweepDone
 from aweigh.pipeline.run import fit
-from synthetic import make
 
 FEATURES, K, M = (512, 256, 64), 20, 40
 KEPT: dict[int, list] = {}
@@ -93,7 +94,8 @@ def main() -> None:
         ("imvc-cbg", {"anchors": M}, "none"), ("acmvc", {"anchors": M}, "none"), ("emvgc-lg", {"anchors": M}, "none"),
         ("imvc-cbg", {"anchors": M}, "zunit"), ("emvgc-lg", {"anchors": M}, "zunit"),
     ]  # fmt: skip
-    print(f"{given.rows} rows of {FEATURES}, m = {M}, {given.workers} processes, {'cached' if given.cached else 'uncached'}")
+    kind = "cached" if given.cached else "uncached"
+    print(f"{given.rows} rows of {FEATURES}, m = {M}, {given.workers} processes, {kind}")
     with cluster.embedded(given.workers, cluster.parse_memory("8GiB")) as client:
         for method, settings, scale in cases:
             before = [bare_pass(pool, path, given.cached) for _ in range(given.repeats)]
