@@ -3,6 +3,7 @@
 
 PYTHON :=
 VENV := .venv
+EXTRAS ?= test
 ARGS :=
 PYTHONS = $(if $(PYTHON),"$(PYTHON)",python3.13 python3.12 python3.11 python3 "$$HOME"/.pyenv/versions/3.1[1-9]*/bin/python3)
 RUN = $(VENV)/bin/python -P -m
@@ -53,5 +54,5 @@ $(READY): pyproject.toml
 	fi; \
 	echo "making $(VENV) with $$("$$python" --version); this is done once and takes a minute or two" >&2; \
 	"$$python" -m venv --clear $(VENV)
-	@$(RUN) pip install -qq --no-input --disable-pip-version-check --editable '.[test]'
+	@$(RUN) pip install -qq --no-input --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	@$(VENV)/bin/python -I -c 'import os; open("$(READY)", "wb").write(os.getcwdb())'

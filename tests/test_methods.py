@@ -253,3 +253,26 @@ def test_acmvc_regression_on_bbcsport(shared_data, cut):
         assert np.isfinite(states[-1].history).all()
         if t == 0:
             assert [round(o, 1) for o in states[-1].history] == list(ACMVC_FIGURES)
+
+
+@pytest.fixture(scope="module")
+def mfeat_records(shared_data):
+    """Views fou and pix of mfeat, z-scored, a start, and the oracle's records from it."""
+    X = [common.zscore(shared_data("mfeat")["views"][v]) for v in (1, 4)]
+    method = EMVGCLG(10, anchors=20, lambda_=0.1, mu=1.0)
+    model = method.start(everything(X), np.random.default_rng(0))
+    return X, method, model, oracle_emvgc.run(X, [a.copy() for a in model.anchors], 0.1, 1.0, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cut", [1, 7, 333, 2000])
+@pytest.mark.parametrize(("dtype", "tolerance", "rise"), [(np.float64, 1e-9, 0.0), (np.float32, 1e-4, 1e-6)])
+def test_emvgc_on_mfeat_equals_the_oracle(mfeat_records, cut, dtype, tolerance, rise):
+    X, method, model, records = mfeat_records
+    source = source_of([[x.astype(dtype) for x in X]], cut)
+    states, _ = sweeps(method, source, model, 4)
+    for state, record in zip(states, records, strict=True):
+        close(state.history[-1], record.objective, tolerance)
+    close(graph(method, source, states[-1].point), records[-1].Z, tolerance)
+    history = np.array(states[-1].history)
+    assert (np.diff(history) <= rise * history[:-1]).all()
