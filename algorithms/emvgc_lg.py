@@ -42,7 +42,7 @@ class EMVGCLG:
     """EMVGC-LG with m anchors (3k where not given), local weight λ and global weight μ.
 
     `vectors`: which left singular vectors of Z are the embedding: the first "k", "all" m as in the authors' programs,
-    or "soft", all m with vector j weighted by σ_j⁴ / (σ_j⁴ + σ_k⁴): right both where m is near k and far beyond it.
+    or "soft", all m with vector j weighted by σ_j³ / (σ_j³ + σ_k³): right both where m is near k and far beyond it.
     An anchor that no sample uses keeps its old value: the pseudo-inverse would send it to zero, and two such anchors
     make Q singular up to μ.
     """
@@ -60,7 +60,7 @@ class EMVGCLG:
     width = 0
     prepare = ()
     max_sweeps = 50
-    tol = 1e-4
+    tol = 3e-4
 
     def __post_init__(self) -> None:
         if self.m < self.clusters:

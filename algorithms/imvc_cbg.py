@@ -45,7 +45,7 @@ class IMVCCBG:
     `weights`: "1/r" (what the published results follow) or "1/r2" (what the paper prints), r_v = ‖X_v - (a_v∘Z)C'W_v'‖.
     `init`: "kmeans" starts from k-means labels of the complete samples and C = eye; "paper" from Z = [I_m; 0] and
     C = 0, which depends on the order of samples and of features.  `vectors`: the first "k" or "all" left singular
-    vectors of Z are the embedding, or "soft", all of them weighted by σ_j⁴ / (σ_j⁴ + σ_k⁴), with rows to unit length
+    vectors of Z are the embedding, or "soft", all of them weighted by σ_j³ / (σ_j³ + σ_k³), with rows to unit length
     where `unit_rows`.  The Z step is exact for m = k only, where C'C = I.
     """
 

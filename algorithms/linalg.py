@@ -36,14 +36,14 @@ def left_singular_map(G: Array, count: int) -> Array:
 
 
 def soft_singular_map(G: Array, k: int) -> Array:
-    """Return W (m, m) such that column j of Z W is σ_j⁴ / (σ_j⁴ + σ_k⁴) times left singular vector j of Z, G = Z'Z.
+    """Return W (m, m) such that column j of Z W is σ_j³ / (σ_j³ + σ_k³) times left singular vector j of Z, G = Z'Z.
 
     The first k vectors alone lose what lies just beyond the k-th, all m of them weigh noise like signal; this cuts off
     softly at the k-th singular value σ_k.  Lost directions come back as zero columns.
     """
     lam, Q = _descending(G)
-    squares = (np.maximum(lam, 0.0) / max(lam[0], 1e-300)) ** 2  # σ⁴, relative to the largest
-    return Q * (_reciprocal_roots(lam) * squares / np.maximum(squares + squares[k - 1], 1e-300))
+    cubes = (np.maximum(lam, 0.0) / max(lam[0], 1e-300)) ** 1.5  # σ³, relative to the largest
+    return Q * (_reciprocal_roots(lam) * cubes / np.maximum(cubes + cubes[k - 1], 1e-300))
 
 
 def embedding_map(G: Array, k: int, vectors: str) -> Array:

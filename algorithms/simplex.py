@@ -397,7 +397,7 @@ def _uneven(W, N, s):
 
 @njit(**_ONCE)
 def _polish(W, N, Q, H, s, worn, big, ridge, tolerance):
-    """Newton steps inside the support until its gradients agree; the new size. g = Q z + f afresh, without the
+    """(size, done): Newton steps inside the support until its gradients agree. g = Q z + f afresh, without the
     ridge that the diagonal of Q may carry: a ridge slows the steps down, it does not move the minimiser.
 
     Where updates have worn H out, or the steps do not get there soon, it is built again.
@@ -410,7 +410,7 @@ def _polish(W, N, Q, H, s, worn, big, ridge, tolerance):
         for a in range(s):
             W[_g, N[_S, a]] -= ridge * W[_z, a]
         if _uneven(W, N, s) <= tolerance:
-            break
+            return s, True
         level = W[_g, N[_S, 0]]
         for a in range(s):
             W[_x, a] = level - W[_g, N[_S, a]]
@@ -419,7 +419,7 @@ def _polish(W, N, Q, H, s, worn, big, ridge, tolerance):
         _axpy(W, _z, reached, _d, _up(s))
         if p >= 0:
             s = _leave(W, N, H, s, p)
-    return s
+    return s, False
 
 
 @njit(**_ONCE)
@@ -605,8 +605,9 @@ def _solve_row(W, N, start, i, m, big, tolerance, memo):
     s = 0
     fresh = False
     worn = False
+    even = True
     stalls = 0
-    for turn in range(20 + 10 * m):
+    for turn in range(40 + 3 * m):
         if untried and (dense or s >= _DENSE):
             untried = False
             if memo[0] == 0.0:
@@ -623,14 +624,14 @@ def _solve_row(W, N, start, i, m, big, tolerance, memo):
         j = min(_lowest(W, _g), m - 1)
         below = _below(W, N, s, j)
         if not fresh and (given > 0 or worn or below <= tolerance):
-            s = _polish(W, N, Q, H, s, worn, big, memo[2], tolerance)
+            s, even = _polish(W, N, Q, H, s, worn, big, memo[2], tolerance)
             j = min(_lowest(W, _g), m - 1)
             below = _below(W, N, s, j)
             given = 0
             fresh = True
             worn = False
-        stuck = fresh and _uneven(W, N, s) > tolerance
-        if not stuck and not below > tolerance:
+        stuck = fresh and not even
+        if (not stuck and not below > tolerance) or (fresh and turn > 20 + 3 * m):
             return s
         if not stuck:
             fresh = False
@@ -689,15 +690,16 @@ def simplex_qp(Q, F, start=None):
     (or to another minimiser, where there are several).
 
     Primal active set method on the inverse of Q over the support, exact for the f given: gradients agree to
-    1e-13 (max |Q| + max |f|), or to 1e-12 of it where the support is singular to 1e-11: there, steps are taken
-    with 1e-12 max |Q| on the diagonal, which does not move the minimiser. Singular Q and equal anchors always
-    give the same one of the minimisers: the search starts from the first best vertex and takes the first of
-    equal gradients. A row that is not done after 20 + 10 m entering indices returns its best feasible z so far.
-    A row of F with NaN or infinity gives a row of NaN; such a Q only such rows.
+    1e-13 (max |Q| + max |f|), or to 1e-12 of it where the support is singular to 1e-11: there, steps are
+    taken with 1e-12 max |Q| on the diagonal, which does not move the minimiser, and a rare row stops as far
+    as 1e-7 off (`kkt_residual` tells). Singular Q and equal anchors always give the same one of the
+    minimisers: the search starts from the first best vertex and takes the first of equal gradients. A row
+    that is not done after 20 + 3 m entering indices returns its feasible z so far. A row of F with NaN or
+    infinity gives a row of NaN; such a Q only such rows.
     """
     F = _rows(F)
     n, m = F.shape
-    Q = np.asarray(Q, dtype=np.float64)
+    Q = np.ascontiguousarray(Q, dtype=np.float64)
     if Q.shape != (m, m):
         raise ValueError(f"Q has shape {Q.shape}, F has shape {F.shape}: Q must be (m, m) for F (n, m)")
     if start is None:
@@ -708,6 +710,7 @@ def simplex_qp(Q, F, start=None):
         return np.full_like(F, np.nan)
     width = -(-m // 8) * 8
     W = _zeros(_MATRICES + 4 * m, width)
+    # Centred: with sum z = 1, r1' + 1r' in Q is r in f. Left in Q, anchors far from zero cost H its digits.
     r = Q.mean(axis=1)
     W[_MATRICES : _MATRICES + m, :m] = Q - (r[:, None] + r) + r.mean()
     W[_half, :m] = W[_MATRICES + np.arange(m), np.arange(m)] / 2
@@ -715,14 +718,8 @@ def simplex_qp(Q, F, start=None):
     W[_f, m:] = np.inf
     N = np.tile(np.arange(width), (3, 1))
     Z = np.empty((n, m))
-    _qp_rows(
-        F.astype(np.float64, copy=False),
-        np.ascontiguousarray(np.asarray(start) > 0),
-        Z,
-        W,
-        N,
-        np.abs(Q).max(),
-    )
+    support = np.ascontiguousarray(np.asarray(start) > 0)
+    _qp_rows(F.astype(np.float64, copy=False), support, Z, W, N, np.abs(Q).max())
     return Z.astype(F.dtype, copy=False)
 
 

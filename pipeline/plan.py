@@ -69,7 +69,7 @@ def fit_plan(
     model = (m * features + m * m) * 8
     step = block_bytes + largest + block_rows * 8 * (4 * m + 4 * method.width + 4 * method.embedding)
     step += block_rows * 8 * 2 * kmeans.KMeans(method.clusters).starts
-    worker = floor + step + 6 * model + 6 * sample + ALLOCATOR
+    worker = floor + step + 6 * model + 7 * sample + ALLOCATOR
     workers, limit = len(floors) or 1, runner.limit() if runner is not None else None
     biggest = max(batch.rows for batch in source.batches) if method.rounds else rows
     share = -(-biggest * row_bytes // workers) + block_bytes * 2

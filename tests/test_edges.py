@@ -140,3 +140,18 @@ def test_partial_fit_learns_batch_after_batch(data):
     assert accuracy(made, labels) > 0.8
     with pytest.raises(TypeError, match="learns all rows together"):
         MultiViewClustering(4, method="emvgc-lg").fit(X).partial_fit(X)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bdgp", "ngs"])
+@pytest.mark.parametrize("share", [f"0.{i}" for i in range(1, 10)])
+def test_missing_views_end_to_end(shared_data, tmp_path, name, share):
+    data, present = shared_data(name), shared_data(f"{name}_masks")[f"present_{share}"].astype(bool)
+    X = [np.where(present[:, [v]], x, np.nan) for v, x in enumerate(data["views"])]
+    path = tmp_path / "a.zarr"
+    import_batch(path, {f"v{i}": Rows(x) for i, x in enumerate(X)}, labels=data["labels"])
+    record = fit(str(path), 5, runner=SerialRunner())
+    assert record["method"] == "imvc-cbg"
+    found = scores.scores(scores.contingency(results(str(path), record["run"])[0], data["labels"], 5, 5))
+    print(f"{name} {share} of the samples complete: ACC {found['acc']:.3f} NMI {found['nmi']:.3f}")
+    assert found["acc"] > 0.3

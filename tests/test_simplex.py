@@ -151,6 +151,23 @@ def test_zero_and_equal_anchors(rng, mu):
     check(Q, F, simplex_qp(Q, F, start=Z))
 
 
+@pytest.mark.parametrize("mu", [0.0, 1e-12, 1e-8])
+@pytest.mark.parametrize("kind", ["far", "falling", "equal"])
+@pytest.mark.parametrize("m", [9, 33, 48, 80])
+def test_beyond_condition_1e9(rng, m, kind, mu):
+    A = rng.standard_normal((m, m // 2 + 1))
+    if kind == "far":
+        A += 10 * rng.standard_normal(A.shape[1])
+    elif kind == "falling":
+        A *= np.geomspace(1, 1e-5, A.shape[1])
+    else:
+        A[: m // 2] = A[0]
+    X = rng.dirichlet(np.ones(m), size=30) @ A + 1e-3 * rng.standard_normal((30, A.shape[1]))
+    Q, F = A @ A.T + mu * np.eye(m), -X @ A.T
+    for start in (None, rng.random(F.shape), rng.random(F.shape) < 0.1):
+        check(Q, F, simplex_qp(Q, F, start=start), 1e-11)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 3), st.integers(0, 2**32 - 1))
 def test_qp_with_ties(m, d, levels, seed):

@@ -58,7 +58,7 @@ def candidates() -> list[Candidate]:
             for m, la, mu in ((2, 0.1, 1.0), (2, 0.01, 1.0), (3, 0.01, 0.1), (5, 0.1, 1.0))
         ),
         Candidate("EMVGC-LG, tolerance 1e-3", "emvgc-lg", tol=1e-3),
-        Candidate("EMVGC-LG, tolerance 3e-4", "emvgc-lg", tol=3e-4),
+        Candidate("EMVGC-LG, tolerance 1e-4", "emvgc-lg", tol=1e-4),
         Candidate("IMVC-CBG", "imvc-cbg"),
         Candidate("IMVC-CBG, first k vectors", "imvc-cbg", (("vectors", "k"),)),
         *(
