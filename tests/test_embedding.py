@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from aweigh.algorithms import linalg
 from aweigh.algorithms.scores import contingency, scores
 from aweigh.pipeline.estimator import MultiViewClustering
