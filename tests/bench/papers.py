@@ -63,7 +63,9 @@ POWERS = tuple(10.0**i for i in range(7))
 EMVGC = {"lambda": (1e-3, 1e-2, 1e-1, 1.0), "mu": (0.0, 1e-4, 1.0, 1e4)}
 IMVC = {"lambda": (1e-3, 0.1, 1.0, 10.0)}
 ACMVC = {"alpha": POWERS, "beta": POWERS}
+L2SC = {"lambda": (0.1, 1.0, 3.0, 10.0, 30.0), "mu": (0.01, 0.1, 1.0)}
 F_ROWS: Settings = (("vectors", "f"),)
+REENCODED: Settings = (("affinity", "tfidf"), ("reencode", True))
 EXPERIMENTS = (
     Experiment("mfeat (fou, pix)", "mfeat", "emvgc-lg", {"acc": 88.53, "nmi": 82.90}, EMVGC, (1, 2, 5), ("zscore",),
                views=(1, 4)),
@@ -76,6 +78,8 @@ EXPERIMENTS = (
                batches=2, ours=((), F_ROWS)),
     Experiment("bbcsport, 6 batches", "bbcsport", "acmvc", {"acc": 80.68, "nmi": 58.09}, ACMVC, (5,), ("none",),
                batches="stored", ours=((), F_ROWS)),
+    Experiment("webkb4, 4 tasks", "webkb4", "l2sc", {"purity": 77.14, "nmi": 46.26, "ri": 77.58}, L2SC, (), ("none",),
+               batches="task", each=True, views=(0,), ours=((), REENCODED)),
 )  # fmt: skip
 
 
