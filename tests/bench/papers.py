@@ -101,8 +101,7 @@ def figure(
 ) -> Figure:
     """Return one metric of one setting: a seed's figure is the mean over the masks, if there are any."""
     each = [
-        cache.scores(experiment.jobs(settings, scale, seed, method or None), (metric,)).mean()
-        for seed in range(seeds)
+        cache.scores(experiment.jobs(settings, scale, seed, method or None), (metric,)).mean() for seed in range(seeds)
     ]
     return Figure(100 * float(np.mean(each)), 100 * float(np.std(each)), settings, scale)
 
