@@ -89,9 +89,7 @@ class Preparation:
         chosen = sampling.position_hash(block.positions, self.seed) <= np.uint64(
             sampling.threshold(self.rows, self.sample_rows)
         )
-        columns = [
-            survey_view(X, block.present[:, v], model.shift[v]) for v, X in enumerate(block.views)
-        ]
+        columns = [survey_view(X, block.present[:, v], model.shift[v]) for v, X in enumerate(block.views)]
         nowhere = np.float64((~block.present.any(axis=1)).sum())
         sample = tuple(X[chosen] for X in block.views), block.present[chosen], block.positions[chosen]
         leaves: Any = (*zip(*columns, strict=True), nowhere, *sample)
@@ -110,8 +108,7 @@ class Preparation:
         keep = sampling.smallest(stats.sample_positions, self.seed, self.sample_rows)
         present = stats.sample_present[keep]
         views = tuple(
-            apply(s, X[keep], present[:, v])
-            for v, (s, X) in enumerate(zip(scaling, stats.sample_views, strict=True))
+            apply(s, X[keep], present[:, v]) for v, (s, X) in enumerate(zip(scaling, stats.sample_views, strict=True))
         )
         return Prepared(model.shift, scaling, Sample(views, present, stats.sample_positions[keep]))
 

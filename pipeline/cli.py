@@ -180,8 +180,13 @@ def main() -> None:
 @click.option("--batch", metavar="NAME", help="Name of the new batch.")
 @shared
 def import_(
-    archive: str, views: tuple[str, ...], labels: str | None, ids: str | None, batch: str | None,
-    as_json: bool, debug: bool,
+    archive: str,
+    views: tuple[str, ...],
+    labels: str | None,
+    ids: str | None,
+    batch: str | None,
+    as_json: bool,
+    debug: bool,
 ) -> None:
     """Add a batch of samples to ARCHIVE, which is made where it is not there.
 
@@ -290,15 +295,25 @@ def _fit_options(options: dict[str, Any]) -> dict[str, Any]:
 @click.option("--run", metavar="NAME", help="Name of the new run.")
 @click.option("--resume", is_flag=True, help="Go on with an incomplete run (the newest, or --run).")
 @click.option(
-    "--cache", type=click.Choice(("auto", "on", "off")), default="auto", show_default=True,
+    "--cache",
+    type=click.Choice(("auto", "on", "off")),
+    default="auto",
+    show_default=True,
     help="Keep the scaled views in the workers' memory.",
 )
 @click.option("--strict", is_flag=True, help="Exit 5 where the fit does not converge.")
 @computing
 @shared
 def fit(
-    archive: str, run: str | None, resume: bool, cache: str, strict: bool, runner: Any,
-    as_json: bool, debug: bool, **options: Any,
+    archive: str,
+    run: str | None,
+    resume: bool,
+    cache: str,
+    strict: bool,
+    runner: Any,
+    as_json: bool,
+    debug: bool,
+    **options: Any,
 ) -> None:
     """Cluster ARCHIVE into K clusters, on an embedded Dask cluster by default.
 

@@ -104,9 +104,7 @@ def begin(model: Model) -> State:
     return State(model, model, None, (), 0, "", False)
 
 
-def run_pass(
-    runner: Runner, work: Work, solve: Solve, phase: str, emit: Emit = silent
-) -> tuple[Model, Stats, Tally]:
+def run_pass(runner: Runner, work: Work, solve: Solve, phase: str, emit: Emit = silent) -> tuple[Model, Stats, Tally]:
     """Return one pass's solved model, statistics and cost, telling its progress."""
     model, stats, tally = runner.run(work, solve, lambda done, of: emit(Progress(phase, done, of)))
     emit(PassDone(phase, tally))

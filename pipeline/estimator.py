@@ -107,9 +107,7 @@ class MultiViewClustering(ClusterMixin, BaseEstimator):
             self.method_ = name
         else:
             method, rows, saved = earlier.method, earlier.rows, earlier.saved._replace(clustering=None)
-            source = MemorySource(
-                {**earlier.source.arrays, batch.name: arrays}, (*earlier.source.batches, batch)
-            )
+            source = MemorySource({**earlier.source.arrays, batch.name: arrays}, (*earlier.source.batches, batch))
         features = {v.name: v.features for v in batch.views}
         dtype = str(np.result_type(*(v.dtype for v in batch.views)))
         self._fit = Fit(source, method, request, features, dtype, rows, saved=saved)

@@ -48,9 +48,7 @@ class Plan:
         return asdict(self)
 
 
-def fit_plan(
-    archive: Archive, source: task.ArchiveSource, method: Any, runner: Any = None, cache: str = "off"
-) -> Plan:
+def fit_plan(archive: Archive, source: task.ArchiveSource, method: Any, runner: Any = None, cache: str = "off") -> Plan:
     """Return the plan of a fit; the floor is measured on the runner's workers, or in a process like one.
 
     `cache`: "on" keeps the scaled blocks in the workers' memory, "auto" where their share fits beside the peak.

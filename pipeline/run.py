@@ -185,9 +185,7 @@ class Job:
     tallies: list[tuple[str, Any]] = field(default_factory=list)
 
     @classmethod
-    def create(
-        cls, archive: Archive, request: Request, folder: RunFolder | None, run: str | None, emit: Emit
-    ) -> Job:
+    def create(cls, archive: Archive, request: Request, folder: RunFolder | None, run: str | None, emit: Emit) -> Job:
         """Return the job after every check that needs no data; nothing is written yet."""
         if not archive.batches:
             raise DataError(f"{archive.path} holds no batch", "import data with `aweigh import`")
@@ -275,8 +273,7 @@ class Job:
             "solved_on": runner.solved_on,
             "parameters": dataclasses.asdict(self.method),
             "scaling": {
-                v: {"kind": s.kind, "reason": s.reason}
-                for v, s in zip(self.source.views, fitted.scaling, strict=True)
+                v: {"kind": s.kind, "reason": s.reason} for v, s in zip(self.source.views, fitted.scaling, strict=True)
             },
             "sizes": [int(n) for n in steps.sizes.rows],
             "numbers": [int(n) for n in fitted.numbers],

@@ -116,9 +116,7 @@ def _scaled(scalings: tuple[scaling.ViewScaling, ...], raw: list[Array], present
     """Return the scaled views of a block, or the views as they are where no scaling is known yet."""
     if not scalings:
         return tuple(raw)
-    return tuple(
-        scaling.apply(s, X, present[:, v]) for v, (s, X) in enumerate(zip(scalings, raw, strict=True))
-    )
+    return tuple(scaling.apply(s, X, present[:, v]) for v, (s, X) in enumerate(zip(scalings, raw, strict=True)))
 
 
 @dataclass(frozen=True)

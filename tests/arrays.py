@@ -34,8 +34,12 @@ def archive_of(path, X, labels=None, block_rows=None, batches=1, **more):
     """The path of an archive that holds views X in `batches` batches."""
     for t, rows in enumerate(np.array_split(np.arange(len(X[0])), batches)):
         import_batch(
-            path, {f"v{i}": Rows(x[rows]) for i, x in enumerate(X)}, name=f"b{t}", block_rows=block_rows,
-            labels=None if labels is None else labels[rows], **more,
+            path,
+            {f"v{i}": Rows(x[rows]) for i, x in enumerate(X)},
+            name=f"b{t}",
+            block_rows=block_rows,
+            labels=None if labels is None else labels[rows],
+            **more,
         )
     return str(path)
 

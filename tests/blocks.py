@@ -27,7 +27,14 @@ def sweeps(method, source, model, count, runner=None):
     """The states after each of `count` sweeps from `model`, and the rows that the method carries."""
     rows, states = MemoryRows(), []
     iterate(
-        runner or SerialRunner(), method, source, begin(model), rows=rows, phase="test", max_sweeps=count, tol=-1.0,
+        runner or SerialRunner(),
+        method,
+        source,
+        begin(model),
+        rows=rows,
+        phase="test",
+        max_sweeps=count,
+        tol=-1.0,
         checkpoint=states.append,
     )
     return states, rows

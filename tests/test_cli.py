@@ -224,9 +224,7 @@ def test_a_damaged_chunk_is_named(aweigh, tmp_path, damage):
 
 
 def test_a_folder_that_cannot_be_written(aweigh, files):
-    failure(
-        aweigh("import", "/proc/aweigh/a.zarr", "--view", f"a={files}/v0.npy"), 6, "/proc/aweigh"
-    )
+    failure(aweigh("import", "/proc/aweigh/a.zarr", "--view", f"a={files}/v0.npy"), 6, "/proc/aweigh")
 
 
 def test_two_imports_at_once(aweigh, files):

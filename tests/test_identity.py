@@ -47,9 +47,7 @@ def test_processes_give_the_serial_bits(archive, expected, workers, memory):
 def test_blocks_kept_in_memory_give_the_same_bits_and_are_read_once(archive, expected):
     with cluster.embedded(2, cluster.parse_memory("2GiB")) as client:
         for cache, later in (("auto", 0), ("off", 3000 * (30 + 12 + 7) * 8)):
-            record = fit(
-                archive, 6, "emvgc-lg", seed=3, runner=cluster.DaskRunner(client), max_sweeps=5, cache=cache
-            )
+            record = fit(archive, 6, "emvgc-lg", seed=3, runner=cluster.DaskRunner(client), max_sweeps=5, cache=cache)
             assert fingerprint(archive, record) == expected["emvgc-lg"]
             assert [e["view_bytes"] for e in record["work"] if e["pass"] == "sweep"][1:] == [later] * 4
 

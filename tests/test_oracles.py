@@ -543,8 +543,7 @@ def test_l2sc_webkb4(shared_data):
     def mean(embeddings):
         found = [kmeans_labels(E, 4) for E in embeddings]
         return [
-            np.mean([score(y[r], f) for r, f in zip(rows, found, strict=True)])
-            for score in (purity, nmi, rand_index)
+            np.mean([score(y[r], f) for r, f in zip(rows, found, strict=True)]) for score in (purity, nmi, rand_index)
         ]
 
     single = mean([unit_rows(l2sc.start(K, 4)) for _, K, _ in tasks])

@@ -381,9 +381,7 @@ def test_an_error_of_the_disk_is_a_storage_error(tmp_path, table, monkeypatch):
 
 
 def test_npy_takes_no_key(tmp_path, table):
-    refused(
-        f"{npy_c(tmp_path, table)}:a", r"is a single array, but the key 'a' was given\nGive .*x\.npy alone"
-    )
+    refused(f"{npy_c(tmp_path, table)}:a", r"is a single array, but the key 'a' was given\nGive .*x\.npy alone")
 
 
 def test_npy_of_the_wrong_length(tmp_path, table):
@@ -746,9 +744,7 @@ def test_a_matrix_of_one_column_is_a_column(tmp_path):
 
 def test_zarr_columns_of_text_of_any_length(tmp_path):
     for zarr_format in (2, 3):
-        array = zarr.create_array(
-            tmp_path / "x.zarr", shape=(2,), dtype=str, zarr_format=zarr_format, overwrite=True
-        )
+        array = zarr.create_array(tmp_path / "x.zarr", shape=(2,), dtype=str, zarr_format=zarr_format, overwrite=True)
         array[:] = np.array(["a", "größe"], object)
         column = open_column(str(tmp_path / "x.zarr"))
         assert column.dtype == "<U5"

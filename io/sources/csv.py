@@ -24,9 +24,7 @@ from aweigh.io.sources.failures import (
 Record = tuple[int, list[str]]
 
 INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
-DECIMAL = re.compile(
-    r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?", re.IGNORECASE
-)
+DECIMAL = re.compile(r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?", re.IGNORECASE)
 MISSING_WORDS = {"na", "n/a", "null", "none", "?", "-"}
 
 
@@ -103,9 +101,7 @@ def open_column(path: str, key: str | None) -> np.ndarray:
     names = list(table.header or map(str, range(1, table.columns + 1)))
     key = only(path, "column", names, names) if key is None else key
     if names.count(key) > 1:
-        raise DataError(
-            f"{path} has {names.count(key)} columns {shown(key)!r}", "Give each a name of its own."
-        )
+        raise DataError(f"{path} has {names.count(key)} columns {shown(key)!r}", "Give each a name of its own.")
     if key not in names:
         raise missing_key(path, key, names)
     at = names.index(key)

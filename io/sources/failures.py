@@ -72,9 +72,7 @@ def only(path: str, wanted: str, fitting: Sequence[str], there: Iterable[str]) -
 
 def changed(name: str) -> DataError:
     """The error for a file that another program wrote between opening and reading."""
-    return DataError(
-        f"{name} changed while it was read", "Import it again when nothing writes to it any more."
-    )
+    return DataError(f"{name} changed while it was read", "Import it again when nothing writes to it any more.")
 
 
 def not_a(path: str, kind: str, head: bytes) -> DataError:

@@ -73,8 +73,7 @@ def unpack(stream: BinaryIO, file: BinaryIO, name: str) -> None:
         if error.errno is None:
             raise
         raise StorageError(
-            f"{name} lies column by column and cannot be unpacked to {tempfile.gettempdir()}: "
-            f"{error.strerror}",
+            f"{name} lies column by column and cannot be unpacked to {tempfile.gettempdir()}: {error.strerror}",
             "Free space there, set TMPDIR to a larger disk, or save numpy.ascontiguousarray(x) instead.",
         ) from error
 

@@ -160,9 +160,7 @@ def parsed(head: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 def check_size(header: Header, size: int, name: str) -> None:
     """Raises DataError unless the stream is as long as its header says."""
-    if (
-        header.dtype.hasobject or size == header.size
-    ):  # pickled objects have any length; their dtype is refused
+    if header.dtype.hasobject or size == header.size:  # pickled objects have any length; their dtype is refused
         return
     state = "truncated" if size < header.size else "longer than its one array"
     raise DataError(

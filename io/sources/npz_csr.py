@@ -40,9 +40,7 @@ class CsrSource:
     def blocks(self, rows_per_block: int) -> Iterator[np.ndarray]:
         bounds = block_bounds(self.rows, rows_per_block)
         with ExitStack() as stack:
-            streams = {
-                part: stack.enter_context(MemberOpener(self.path, self.prefix + part)()) for part in SPARSE
-            }
+            streams = {part: stack.enter_context(MemberOpener(self.path, self.prefix + part)()) for part in SPARSE}
             if {part: read_header(stream, self.name) for part, stream in streams.items()} != self.headers:
                 raise changed(self.name)
             begin = self._next(streams, "indptr", 1).astype(np.int64)

@@ -129,9 +129,7 @@ def check_folder(path: str) -> None:
             raise missing_key(store, os.path.relpath(path, store), there)
         raise no_file(path)
     if not os.path.isdir(path):
-        raise DataError(
-            f"{path} is a file, but a Zarr store is a folder", "Unpack it, or correct its suffix."
-        )
+        raise DataError(f"{path} is a file, but a Zarr store is a folder", "Unpack it, or correct its suffix.")
     with reading(path):
         os.listdir(path)
 
@@ -156,9 +154,7 @@ def without_pickle(array: zarr.Array[Any], name: str) -> zarr.Array[Any]:
     with zarr_errors(name):
         codecs = (*array.filters, *array.compressors)
     if any("pickle" in str(getattr(codec, "codec_id", "")) for codec in codecs):
-        raise DataError(
-            f"{name} is stored with the codec pickle, which is never loaded", "Save it as numbers or text."
-        )
+        raise DataError(f"{name} is stored with the codec pickle, which is never loaded", "Save it as numbers or text.")
     return array
 
 
@@ -172,8 +168,6 @@ def zarr_errors(name: str) -> Iterator[None]:
 
 def plain_text(values: np.ndarray) -> np.ndarray:
     """Text of any length as numpy's text of one length; anything else as it is."""
-    if values.dtype.kind == "T" or (
-        values.dtype.kind == "O" and all(isinstance(v, str) for v in values.flat)
-    ):
+    if values.dtype.kind == "T" or (values.dtype.kind == "O" and all(isinstance(v, str) for v in values.flat)):
         return np.array(values.tolist(), dtype=np.str_).reshape(values.shape)
     return values

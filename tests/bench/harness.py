@@ -57,7 +57,12 @@ def _parameters(method: str) -> dict[str, Any]:
     if method == "kmeans":
         return {}
     kind = algorithms.METHODS[method]
-    return {"tol": kind.tol, "max_sweeps": kind.max_sweeps, "m": getattr(kind(10), "m", None), **algorithms.parameters(method)}
+    return {
+        "tol": kind.tol,
+        "max_sweeps": kind.max_sweeps,
+        "m": getattr(kind(10), "m", None),
+        **algorithms.parameters(method),
+    }
 
 
 @functools.cache

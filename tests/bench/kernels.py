@@ -15,9 +15,7 @@ from aweigh.algorithms.simplex import kkt_residual, project_simplex, simplex_qp,
 try:
     import quadprog
 except ImportError as error:
-    raise SystemExit(
-        "this bench compares with quadprog, which is not installed: pip install quadprog"
-    ) from error
+    raise SystemExit("this bench compares with quadprog, which is not installed: pip install quadprog") from error
 
 REPEATS = 7
 SAMPLES = {"ours": 2000, "quadprog": 100, "slsqp": 4}
@@ -98,9 +96,7 @@ def against_others(m, condition):
         }
     )
     ours, Z = got["ours"]
-    residual = {
-        name: kkt_residual(Q, f, got[name][1]).max() for name, f in (("quadprog", few), ("slsqp", fewer))
-    }
+    residual = {name: kkt_residual(Q, f, got[name][1]).max() for name, f in (("quadprog", few), ("slsqp", fewer))}
     print(
         f"{m:4d} {condition:6.0e} {(Z > 0).sum(1).mean():8.1f} {ours:8.2f}"
         f" {got['quadprog'][0] / ours:10.0f} x {got['slsqp'][0] / ours:10.0f} x"
@@ -134,9 +130,7 @@ def projection(m):
 
 def main():
     warm_up()
-    print(
-        "Random Q and f: ours in microseconds a sample, the others as multiples of it; largest KKT residuals"
-    )
+    print("Random Q and f: ours in microseconds a sample, the others as multiples of it; largest KKT residuals")
     print("   m   cond  support     ours     quadprog        slsqp         ours  quadprog     slsqp")
     for m in (20, 50, 100):
         for condition in (1e2, 1e7):

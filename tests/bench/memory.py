@@ -1,6 +1,6 @@
 """Measured peaks of every process of an out-of-core fit, beside the plan's projection.
 
-    python tests/bench/memory.py [--gigabytes 8] [--workers 2] [--memory 1GiB] [--folder DIR]
+python tests/bench/memory.py [--gigabytes 8] [--workers 2] [--memory 1GiB] [--folder DIR]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A sweep of each method against the bare pass: read every chunk, X A', Z'X, in as many plain processes.
 
-    python tests/bench/roofline.py [--rows 1000000] [--workers 2] [--repeats 3] [--cached]
+python tests/bench/roofline.py [--rows 1000000] [--workers 2] [--repeats 3] [--cached]
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ def bare_pass(pool: list, path: str, kept: bool) -> float:
     cuts = np.linspace(0, blocks, len(pool) + 1).astype(int)
     began = time.perf_counter()
     asked = [
-        one.apply_async(bare, (path, int(a), int(b), kept))
-        for one, a, b in zip(pool, cuts, cuts[1:], strict=False)
+        one.apply_async(bare, (path, int(a), int(b), kept)) for one, a, b in zip(pool, cuts, cuts[1:], strict=False)
     ]
     [one.get() for one in asked]
     return time.perf_counter() - began

@@ -1,6 +1,6 @@
 """Time and memory against the number of rows: four times the rows, the same sweeps.
 
-    python tests/bench/scale.py [--rows 250000] [--workers 2]
+python tests/bench/scale.py [--rows 250000] [--workers 2]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Make a synthetic archive of any size, a block at a time.
 
-    python tests/bench/synthetic.py ARCHIVE --rows 2500000 --features 512,256,64 -k 20
+python tests/bench/synthetic.py ARCHIVE --rows 2500000 --features 512,256,64 -k 20
 """
 
 from __future__ import annotations

@@ -100,9 +100,7 @@ def run_round(X, A, V, k, alpha, iterations, first, beta_a=0.0, beta_v=0.0, froz
     return records
 
 
-def run(
-    batches, m, k, alpha, beta, iterations, start="paper", anchor_term=True, v_term=True, frozen=False
-):
+def run(batches, m, k, alpha, beta, iterations, start="paper", anchor_term=True, v_term=True, frozen=False):
     """Records of every round, [round][iteration]; `batches` lists the views of each round, [round][view].
 
     `start` is "paper" (A = eye, V = 0) or the anchors A_0 of round 1, [view] (m, d_v), V from the first Z.

@@ -124,9 +124,7 @@ def empty(d, k):
     return Library(np.eye(k), np.zeros((d, k)), {})
 
 
-def learn(
-    library, task, K, Xh, lam, mu, eta=1.0, b="procrustes", sweeps=10, steps=10, tolerance=1e-5, E0=None
-):
+def learn(library, task, K, Xh, lam, mu, eta=1.0, b="procrustes", sweeps=10, steps=10, tolerance=1e-5, E0=None):
     """(library, sweeps): a task's E with the library refined by it.
 
     A sweep is `steps` E steps, then B, then L; at most `sweeps`, ended by a relative change of the objective
