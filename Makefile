@@ -25,7 +25,7 @@ demo: $(READY)
 	@$(VENV)/bin/aweigh demo demo
 
 test: $(READY)
-	@$(RUN) pytest $(ARGS)
+	@$(RUN) pytest -n auto $(ARGS)
 
 # mypy sees the three folders as the package that they are installed as; from the root, io/ would hide Python's own.
 lint: $(READY)

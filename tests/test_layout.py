@@ -96,6 +96,12 @@ def test_what_is_imported_is_declared():
     assert tops - known - set(sys.stdlib_module_names) == set()
 
 
+def test_what_is_declared_is_imported():
+    needed = {re.split(r"[^\w-]", line)[0] for line in PROJECT["project"]["dependencies"]}
+    tops = {name.split(".")[0] for path in MODULES for name, _ in imports(ast.parse(path.read_bytes()))}
+    assert {IMPORT_NAMES.get(name, name.replace("-", "_")) for name in needed} - tops == set()
+
+
 def names_compared(tree):
     """(method's name, line) wherever the tree compares with one, matches one or looks one up in a literal."""
     for node in ast.walk(tree):
