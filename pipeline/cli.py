@@ -513,24 +513,34 @@ def methods(as_json: bool, debug: bool) -> None:
 
     value, lines = {}, []
     for name, kind in algorithms.METHODS.items():
-        method = kind(2)
+        parameters = algorithms.parameters(name)
+        if "anchors" in parameters:
+            parameters["anchors"] = _in_clusters(kind, "m")
         entry = {
             "paper": kind.paper,
             "missing_rows": kind.missing,
-            "passes_per_sweep": len(method.sweep),
-            "state_columns_per_row": method.width,
-            "parameters": algorithms.parameters(name),
+            "passes_per_sweep": len(kind(2).sweep),
+            "state_columns_per_row": _in_clusters(kind, "width"),
+            "parameters": parameters,
         }
         value[name] = entry
-        shown = ", ".join(f"{p}={v}" for p, v in entry["parameters"].items())
+        passes, columns = entry["passes_per_sweep"], entry["state_columns_per_row"]
         lines += [
             f"{name}",
             f"  {entry['paper']}",
-            f"  {entry['passes_per_sweep']} passes a sweep, {entry['state_columns_per_row']} columns of per-row state, "
+            f"  {passes} pass{'es' * (passes > 1)} a sweep, {columns} numbers of state a row, "
             f"{'rows may be missing from views' if kind.missing else 'every sample in every view'}",
-            f"  {shown}",
+            f"  {', '.join(f'{p}={v}' for p, v in parameters.items())}",
         ]
     say(as_json, value, "\n".join(lines))
+
+
+def _in_clusters(kind: Any, attribute: str) -> int | str:
+    """Return an attribute of a method by default: a number, or its multiple of k such as "3k"."""
+    at_two, at_three = getattr(kind(2), attribute), getattr(kind(3), attribute)
+    if at_two == at_three:
+        return int(at_two)
+    return "k" if at_two == 2 else f"{at_two // 2}k"
 
 
 @main.command()
