@@ -131,11 +131,28 @@ def reseed(centres: Array, empty: Array, spare: Array) -> Array:
 
 
 def _seed(X: Array, k: int, starts: int, rng: np.random.Generator) -> Array:
-    # Imported here: workers never seed, and the import costs them memory.
-    from sklearn.cluster import kmeans_plusplus
+    """Return the centres (starts, k, d) of greedy k-means++: each the best of 2 + log k rows drawn by their distance.
 
-    seeds = rng.integers(0, 2**31 - 1, size=starts)
-    return np.stack([f64(kmeans_plusplus(f64(X), k, random_state=int(s))[0]) for s in seeds])
+    All starts draw together, so that the rows are read k times and not starts * k times.
+    """
+    trials, squares = 2 + int(np.log(k)), f64(np.einsum("ij,ij->i", X, X))
+    rows, each = np.zeros((starts, k), int), np.arange(starts)
+    rows[:, 0] = rng.integers(len(X), size=starts)
+    nearest = _distances(X, squares, rows[:, 0])
+    for j in range(1, k):
+        drawn = np.empty((starts, trials), int)
+        for start, weights in enumerate(nearest.cumsum(axis=1)):
+            drawn[start] = np.searchsorted(weights, rng.random(trials) * weights[-1])
+        drawn = np.minimum(drawn, len(X) - 1)
+        tried = np.minimum(_distances(X, squares, drawn.ravel()).reshape(starts, trials, -1), nearest[:, None])
+        best = tried.sum(axis=2).argmin(axis=1)
+        rows[:, j], nearest = drawn[each, best], tried[each, best]
+    return f64(X[rows])
+
+
+def _distances(X: Array, squares: Array, rows: Array) -> Array:
+    """Return the squared distances (len(rows), n) of all rows to some of them."""
+    return np.maximum(squares[rows][:, None] - 2 * f64(X[rows] @ X.T) + squares, 0)
 
 
 @numba.njit(nogil=True, cache=True)

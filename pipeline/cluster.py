@@ -33,6 +33,7 @@ MALLOC = str(64 << 20)
 WORKER_ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": MALLOC,
     "MALLOC_MMAP_THRESHOLD_": MALLOC,
+    "MALLOC_ARENA_MAX": "1",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -148,13 +149,13 @@ class DaskRunner:
         shared = client.submit(_identity, work, pure=False, retries=2)
         leaves = self._leaves(shared, todo, bool(work.pin))
         level = leaves
-        while len(level) > 1:
+        while len(level) > FAN_IN:
             level = [
                 client.submit(task.merge, *level[i : i + FAN_IN], pure=False, retries=2)
                 for i in range(0, len(level), FAN_IN)
             ]
-        self._wait(leaves, level[0], progress)
-        answer = self._on_scheduler(_solve_there, key=level[0].key, solve=solve, model=work.model)
+        self._wait(leaves, level, progress)
+        answer = self._on_scheduler(_solve_there, keys=[part.key for part in level], solve=solve, model=work.model)
         if answer is None:
             raise _Lost("the summed statistics")
         model, stats, tally, self.solved_on = answer
@@ -202,21 +203,25 @@ class DaskRunner:
         """Let the workers give back the memory of kept blocks."""
         self.client.run(task.forget_pinned, on_error="ignore")
 
-    def _wait(self, leaves: list[Any], root: Any, progress: Callable[[int, int], None]) -> None:
-        ended = threading.Event()
-        root.add_done_callback(lambda future: ended.set())
+    def _wait(self, leaves: list[Any], sums: list[Any], progress: Callable[[int, int], None]) -> None:
+        """Return once all `sums` are there; raise what went wrong with them, or ClusterError where nothing moves."""
+        changed = threading.Event()
+        for future in sums:
+            future.add_done_callback(lambda future: changed.set())
         done, moved = -1, time.monotonic()
         while True:
-            finished = ended.wait(0.25)
+            changed.wait(0.25)
+            changed.clear()
             now = sum(f.status == "finished" for f in leaves)
             if now != done:
                 done, moved = now, time.monotonic()
                 progress(done, len(leaves))
-            if root.status in ("error", "cancelled", "lost"):
-                if root.status != "error":
-                    raise _Lost(f"the sums of a pass ({root.status})")
-                root.result()
-            if finished and root.status == "finished":
+            for future in sums:
+                if future.status in ("cancelled", "lost"):
+                    raise _Lost(f"the sums of a pass ({future.status})")
+                if future.status == "error":
+                    future.result()
+            if all(future.status == "finished" for future in sums):
                 progress(len(leaves), len(leaves))
                 return
             if time.monotonic() - moved > self.deadline:
@@ -260,13 +265,18 @@ def _here() -> str:
     return f"scheduler (pid {os.getpid()} on {socket.gethostname()})"
 
 
-async def _solve_there(dask_scheduler: Any, key: str, solve: Solve, model: Model) -> Any:
-    """Run in the scheduler's process: fetch the summed statistics from their worker and solve in a thread."""
-    answer = await dask_scheduler.gather([key])
+async def _solve_there(dask_scheduler: Any, keys: list[str], solve: Solve, model: Model) -> Any:
+    """Run in the scheduler's process: fetch the last partial sums from their workers; add and solve in a thread."""
+    answer = await dask_scheduler.gather(keys)
     if answer["status"] != "OK":
         return None
-    stats, tally = _unwrapped(answer["data"][key])
-    return await asyncio.to_thread(_quietly, solve, model, stats), stats, tally, _here()
+    parts = [_unwrapped(answer["data"][key]) for key in keys]
+    return *await asyncio.to_thread(_quietly, _merged_and_solved, parts, solve, model), _here()
+
+
+def _merged_and_solved(parts: list[tuple[Stats, Tally]], solve: Solve, model: Model) -> tuple[Model, Stats, Tally]:
+    stats, tally = task.merge(*parts)
+    return solve(model, stats), stats, tally
 
 
 def _unwrapped(value: Any) -> Any:
@@ -289,7 +299,7 @@ def _describe_process(dask_worker: Any) -> dict[str, Any]:
     spilled = getattr(dask_worker.data, "spilled_total", (0, 0))
     return {
         "pid": os.getpid(),
-        "peak_bytes": plan.peak_bytes(),
+        "peak_bytes": task.peak_bytes(),
         "spilled_bytes": int(spilled[1]) if isinstance(spilled, tuple) else 0,
         "malloc": {name: os.environ.get(name) for name in WORKER_ENVIRONMENT if name.startswith("MALLOC")},
     }

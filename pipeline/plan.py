@@ -2,17 +2,19 @@
 
 The projection of a worker's peak is its measured floor (imports and compiled kernels) plus what one task holds at
 once: one block of all views decoded, the stored bytes of its largest view beside them, the rows of width m or k that
-a step makes, the model with its sums, and the gathered sample.
+a step makes, the model with its sums, its share of the gathered sample as it came and as it was merged, and what the
+allocator keeps.  Workers hold much the same, since the last sums are added where they are solved, in the scheduler.
 """
 
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import numpy as np
 
 from aweigh.algorithms import kmeans, sampling
 from aweigh.io.archive import Archive
@@ -20,7 +22,7 @@ from aweigh.io.errors import DataError
 from aweigh.pipeline import task
 
 MIB = 1 << 20
-ALLOCATOR = 64 * MIB  # what malloc may keep: the trim threshold that workers are given
+ALLOCATOR = 96 * MIB  # what malloc may keep (the trim threshold that workers are given) and what the first read loads
 
 
 @dataclass(frozen=True)
@@ -60,16 +62,17 @@ def fit_plan(archive: Archive, source: task.ArchiveSource, method: Any, runner: 
     block_rows = min(block_rows, max(batch.rows for batch in source.batches))
     block_bytes = block_rows * row_bytes
     m, features = getattr(method, "m", method.clusters), sum(view.features for view in views)
+    item = np.result_type(*(view.dtype for view in views)).itemsize
     sample = sampling.sample_size(rows, row_bytes) * row_bytes
     floors = runner.floors() if runner is not None else {}
     floor = max(floors.values(), default=0) or measured_floor()
     largest = max(block_rows * view.row_bytes for view in views)
-    model = (m * features + m * m) * 8
-    step = block_bytes + largest + block_rows * 8 * (4 * m + 4 * method.width + 4 * method.embedding)
-    step += block_rows * 8 * 2 * kmeans.KMeans(method.clusters).starts
-    worker = floor + step + 6 * model + 7 * sample + ALLOCATOR
-    workers, limit = len(floors) or 1, runner.limit() if runner is not None else None
     biggest = max(batch.rows for batch in source.batches) if method.rounds else rows
+    model = (m * features + m * m) * 8
+    step = block_bytes + largest + block_rows * (3 * max(m, method.embedding) * item + 4 * method.width * 8)
+    step += method.held(biggest, block_rows, features) if hasattr(method, "held") else 0
+    worker = floor + step + 6 * model + 2 * sample + ALLOCATOR
+    workers, limit = len(floors) or 1, runner.limit() if runner is not None else None
     share = -(-biggest * row_bytes // workers) + block_bytes * 2
     cached = cache == "on" or (cache == "auto" and limit is not None and worker + share <= limit)
     worker += share if cached else 0
@@ -85,7 +88,7 @@ def fit_plan(archive: Archive, source: task.ArchiveSource, method: Any, runner: 
         result_bytes=rows * (method.embedding * 8 + 8),
         worker_floor_bytes=floor,
         worker_peak_bytes=worker,
-        driver_peak_bytes=floor + 8 * sample + 16 * model + ALLOCATOR + 64 * MIB,
+        driver_peak_bytes=(floor if runner is None else resident()) + 6 * sample + 16 * model + ALLOCATOR + 32 * MIB,
         worker_limit_bytes=limit,
         workers=workers,
         cached=cached,
@@ -124,15 +127,8 @@ def default_memory(workers: int) -> int:
     return int(0.9 * total / workers)
 
 
-def peak_bytes() -> int:
-    """Return the most bytes that this process has had resident."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 def resident_after_imports() -> int:
     """Return this process's resident bytes once a worker's imports are done and its kernels compiled."""
-    import numpy as np
-
     from aweigh.algorithms import METHODS, scaling, simplex  # noqa: F401
 
     simplex.warm_up()
@@ -141,6 +137,11 @@ def resident_after_imports() -> int:
         scaling.survey_view(X, np.ones(4, bool), np.zeros(2))
         kmeans.nearest_two(X, np.zeros((2, 2)))
         kmeans.means(X, np.zeros(4, np.int32), 2)
+    return resident()
+
+
+def resident() -> int:
+    """Return the bytes that this process has resident."""
     with open("/proc/self/statm", encoding="ascii") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

@@ -280,7 +280,7 @@ class Job:
             "updated_from": self.earlier.folder.name if self.earlier else None,
             "matching": _plain(steps.matching),
             "plan": estimate.as_dict(),
-            "driver_peak_bytes": plan.peak_bytes(),
+            "driver_peak_bytes": task.peak_bytes(),
             "spilled_bytes": sum(w["spilled_bytes"] for w in workers.values()),
             "restarted_workers": runner.restarted() if hasattr(runner, "restarted") else 0,
             "workers": workers,

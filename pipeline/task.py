@@ -5,7 +5,6 @@ A task opens what it reads by itself; neither rows nor open files travel through
 
 from __future__ import annotations
 
-import resource
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +33,15 @@ def one_blas_thread() -> None:
         if not _blas_set:
             threadpoolctl.threadpool_limits(1, user_api="blas")
             _blas_set = True
+
+
+def peak_bytes() -> int:
+    """Return the most bytes that this process has had resident.
+
+    Not getrusage's figure: that begins with what the process that started this one held.
+    """
+    with open("/proc/self/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
 
 
 class RowArrays(Protocol):
@@ -216,11 +224,10 @@ def _one(work: Work, batch: Batch, number: int) -> tuple[Stats, Tally]:
     computed = time.perf_counter()
     written = _write(work, batch, number, rows)
     done = time.perf_counter()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     tally = Tally(
         1, last - first, view_bytes + siblings.view_bytes,
         (carried.nbytes if work.carried else 0) + siblings.row_bytes, written,
-        loaded - began, computed - loaded, done - computed, peak,
+        loaded - began, computed - loaded, done - computed, peak_bytes(),
     )  # fmt: skip
     return stats, tally
 

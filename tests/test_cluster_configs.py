@@ -132,7 +132,7 @@ def test_dask_understands_them(given):
 
 
 def test_the_settings_are_what_practice_asks_for():
-    assert {int(v) for n, v in WORKER_ENVIRONMENT.items() if n.startswith("MALLOC")} == {2**26}
+    assert {int(v) for n, v in WORKER_ENVIRONMENT.items() if n.endswith("THRESHOLD_")} == {2**26}
     assert {v for n, v in WORKER_ENVIRONMENT.items() if n.endswith("NUM_THREADS")} == {"1"}
     assert SETTINGS["distributed.scheduler.worker-ttl"] == "30s"
     assert SETTINGS["distributed.scheduler.allowed-failures"] == 10
@@ -444,6 +444,7 @@ JOB_SCRIPT = """\
 #SBATCH -t 08:00:00
 export MALLOC_TRIM_THRESHOLD_=67108864
 export MALLOC_MMAP_THRESHOLD_=67108864
+export MALLOC_ARENA_MAX=1
 export OMP_NUM_THREADS=1
 export MKL_NUM_THREADS=1
 export OPENBLAS_NUM_THREADS=1
