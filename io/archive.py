@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass, field
 
 from aweigh.io.errors import DataError
-from aweigh.io.location import PARTIAL, LocalLocation, open_location
+from aweigh.io.location import PARTIAL, Location, open_location
 from aweigh.io.manifest import MANIFEST, SCHEMA, Manifest, decode, encode
 from aweigh.io.model import Batch, View, check_name
 from aweigh.io.reader import BatchReader
@@ -14,16 +14,17 @@ __all__ = ["Archive", "Batch", "BatchReader", "View", "check_name", "create_arch
 
 LOCK = "import.lock"
 ROOT = json.dumps({"attributes": {"aweigh": {"schema": SCHEMA}}, "zarr_format": 3, "node_type": "group"}, indent=2)
-Path = str | os.PathLike[str] | LocalLocation
+Path = str | os.PathLike[str] | Location
 
 
 @dataclass(frozen=True)
 class Archive:
     """A snapshot of what was committed when it was opened; later imports do not change it."""
 
-    location: LocalLocation
+    location: Location
     views: dict[str, View] = field(hash=False)
     batches: tuple[Batch, ...]
+    version: str | None = field(default=None, compare=False)
 
     @property
     def path(self) -> str:
@@ -59,29 +60,32 @@ def create_archive(path: Path) -> Archive:
 def open_archive(path: Path) -> Archive:
     """The archive at a path or URL, as committed now; DataError, with a hint, where there is none."""
     location = open_location(path)
-    data = location.read(MANIFEST)
+    data, version = location.read_version(MANIFEST)
     if data is None:
         what = "is no archive: it has no manifest.json" if location.exists("") else "does not exist"
         raise DataError(f"{location.path} {what}", "Check the path, or make an archive with `aweigh import`.")
-    return _archive(location, decode(data, f"{location.path}/{MANIFEST}"))
+    return _archive(location, decode(data, f"{location.path}/{MANIFEST}"), version)
 
 
-def open_or_create(location: LocalLocation) -> Archive:
+def open_or_create(location: Location) -> Archive:
     """The archive at a location, made where there is none; the caller holds the lock."""
     if not location.exists(MANIFEST):
         location.write("zarr.json", ROOT.encode())
-        location.write(MANIFEST, encode(Manifest()))
+        location.replace(MANIFEST, encode(Manifest()), None)
     return open_archive(location)
 
 
 def commit(archive: Archive, batch: Batch) -> Archive:
-    """The archive with one more batch, committed by one atomic write; the caller holds the lock."""
+    """The archive with one more batch, committed by one atomic write; the caller holds the lock.
+
+    ConflictError where the manifest is not the one that `archive` was opened from.
+    """
     manifest = Manifest(batch.views, (*archive.batches, batch))
-    archive.location.write(MANIFEST, encode(manifest))
-    return _archive(archive.location, manifest)
+    version = archive.location.replace(MANIFEST, encode(manifest), archive.version)
+    return _archive(archive.location, manifest, version)
 
 
-def refuse_foreign(location: LocalLocation) -> None:
+def refuse_foreign(location: Location) -> None:
     """DataError where a location holds something that is neither an archive nor the beginning of one."""
     names = location.list()
     if MANIFEST in names:
@@ -97,5 +101,5 @@ def refuse_foreign(location: LocalLocation) -> None:
         )
 
 
-def _archive(location: LocalLocation, manifest: Manifest) -> Archive:
-    return Archive(location, {view.name: view for view in manifest.views}, manifest.batches)
+def _archive(location: Location, manifest: Manifest, version: str | None) -> Archive:
+    return Archive(location, {view.name: view for view in manifest.views}, manifest.batches, version)

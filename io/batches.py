@@ -11,7 +11,7 @@ from aweigh.io import ids as ids_io
 from aweigh.io.archive import Archive, Path
 from aweigh.io.errors import AweighError
 from aweigh.io.incoming import Incoming, block_rows_for, check_sources, plan
-from aweigh.io.location import LocalLocation, open_location
+from aweigh.io.location import Location, open_location
 from aweigh.io.model import Batch, View, ranges
 from aweigh.io.scan import BatchScan, exact_blocks, without_missing
 from aweigh.io.sources.base import Source
@@ -45,28 +45,36 @@ def import_batch(
     labels = None if labels is None else ids_io.column("labels", labels, rows)
     location = open_location(path)
     archives.refuse_foreign(location)
-    with location.lock(archives.LOCK, f"import of {'a batch' if name is None else f'batch {name}'}"):
+    with location.lock(archives.LOCK, f"import of {'a batch' if name is None else f'batch {name}'}") as still_held:
+
+        def tell(done: int, of: int) -> None:
+            still_held()
+            if progress is not None:
+                progress(done, of)
+
         archive = archives.open_or_create(location)
         incoming = plan(archive, views, rows, name, ids, labels, block_rows)
         # What lies under this name is not in the manifest: an import that was killed left it.
         location.delete(incoming.path)
         try:
-            batch = _write(archive, incoming, progress)
+            batch = _write(archive, incoming, tell)
+            still_held()
             archives.commit(archive, batch)
         except BaseException:
             with suppress(AweighError):
+                still_held()
                 _discard(location, incoming)
             raise
         return batch
 
 
-def _discard(location: LocalLocation, incoming: Incoming) -> None:
+def _discard(location: Location, incoming: Incoming) -> None:
     # The interruption may have come just after the manifest was replaced: what is committed stays.
     if all(batch.name != incoming.name for batch in archives.open_archive(location).batches):
         location.delete(incoming.path)
 
 
-def _write(archive: Archive, incoming: Incoming, progress: Progress | None) -> Batch:
+def _write(archive: Archive, incoming: Incoming, progress: Progress) -> Batch:
     dtypes = {name: ids_io.stored_dtype(values) for name, values in incoming.columns.items()}
     shape = incoming.name, incoming.views, incoming.rows, incoming.block_rows, dtypes
     with BatchWriter(archive.location, *shape) as writer:
@@ -91,7 +99,7 @@ def _sealed(incoming: Incoming, scan: BatchScan, digest: str) -> Batch:
     )
 
 
-def _stream(writer: BatchWriter, incoming: Incoming, first: bool, progress: Progress | None) -> BatchScan:
+def _stream(writer: BatchWriter, incoming: Incoming, first: bool, progress: Progress) -> BatchScan:
     """What was found on the way; after the first problem no view is written, but all problems are counted."""
     size = incoming.block_rows
     scan = BatchScan(incoming.sources, (view.name for view in incoming.views))
@@ -106,8 +114,7 @@ def _stream(writer: BatchWriter, incoming: Incoming, first: bool, progress: Prog
         scan.add(block, start, present, columns["sample"])
         for name, values in {"present": present, **columns}.items():
             writer.write(name, block, values)
-        if progress is not None:
-            progress(stop, incoming.rows)
+        progress(stop, incoming.rows)
     for stream in streams.values():
         next(stream, None)
     scan.refuse(first)

@@ -42,3 +42,7 @@ class BusyError(AweighError):
 
     code = "busy"
     exit_code = 75
+
+
+class ConflictError(BusyError):
+    """Another process replaced the same object first."""

@@ -1,4 +1,4 @@
-"""A lock on a local file that says who holds it, and OSErrors turned into StorageErrors."""
+"""A lock on a local file that says who holds it, what every lock says, and OSErrors turned into StorageErrors."""
 
 import errno
 import fcntl
@@ -6,11 +6,13 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
-from aweigh.io.errors import BusyError, StorageError
+from aweigh.io.errors import BusyError, ConflictError, StorageError
 
+PARTIAL = ".partial"
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _DENIED = {errno.EACCES, errno.EPERM}
 
@@ -31,7 +33,7 @@ def storage_error(error: OSError, doing: str) -> StorageError:
     if error.errno in _DENIED:
         return StorageError(
             f"no permission while {doing}: {reason}",
-            "Check the owner and the mode of the archive's folder, and who runs this command.",
+            "Check the owner and the mode of the archive's folder, or what the credentials for the bucket allow.",
         )
     if error.errno == errno.EROFS:
         return StorageError(
@@ -51,7 +53,7 @@ def storage_errors(doing: str) -> Iterator[None]:
 
 
 @contextmanager
-def locked(path: str, holder: str) -> Iterator[None]:
+def locked(path: str, holder: str) -> Iterator[Callable[[], None]]:
     """A context that one process at a time can enter, by flock on the file, which says who is inside."""
     with storage_errors(f"locking {path}"):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -60,9 +62,10 @@ def locked(path: str, holder: str) -> Iterator[None]:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise _busy(path, os.pread(descriptor, 4096, 0)) from None
-            _sign(descriptor, holder)
-        yield
+                raise busy(os.path.dirname(path), os.pread(descriptor, 4096, 0), UNTIL_IT_ENDS) from None
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(signature(holder)).encode(), 0)
+        yield lambda: None
         # The file stays: were it removed, one process could lock a new file and another this one, still open.
         with suppress(OSError):
             os.ftruncate(descriptor, 0)
@@ -70,20 +73,28 @@ def locked(path: str, holder: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _busy(full: str, signature: bytes) -> BusyError:
+UNTIL_IT_ENDS = "the lock is freed when that process ends"
+
+
+def busy(path: str, signed: bytes, freed: str) -> BusyError:
+    """The error for a place that is locked by whoever signed."""
     try:
-        who = json.loads(signature)
+        who = json.loads(signed)
         holder = f"{who['what']}, process {who['pid']} on {who['host']}, since {who['since']}"
     except (ValueError, KeyError, TypeError):
         holder = "another process, which has only just begun"
-    return BusyError(
-        f"{os.path.dirname(full)} is locked by {holder}",
-        "Wait until it is done, or stop it: the lock is freed when that process ends.",
-    )
+    return BusyError(f"{path} is locked by {holder}", f"Wait until it is done, or stop it: {freed}.")
 
 
-def _sign(descriptor: int, holder: str) -> None:
+def signature(holder: str) -> dict[str, Any]:
+    """What a lock says of its holder."""
     since = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    who = {"pid": os.getpid(), "host": socket.gethostname(), "what": holder, "since": since}
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, json.dumps(who).encode(), 0)
+    return {"pid": os.getpid(), "host": socket.gethostname(), "what": holder, "since": since}
+
+
+def conflict(path: str, name: str) -> ConflictError:
+    """The error for an object that another process replaced first."""
+    return ConflictError(
+        f"another process wrote {name} of {path} at the same time and was first; nothing of it was replaced",
+        "Repeat the command: it then begins from what the other one wrote.",
+    )

@@ -30,13 +30,13 @@ class ZarrRows:
 
     def create(self, name: str, batches: tuple[Batch, ...], width: int | None, dtype: str) -> None:
         """Make (or make anew) the array of every batch: (rows, width), or (rows,) where width is None."""
-        store = open_location(self.path).zarr_store(read_only=False)
+        location = open_location(self.path)
+        store = location.zarr_store(read_only=False)
         for batch in batches:
             tail = () if width is None else (width,)
             with storage_errors(f"creating {self._key(batch, name)}"):
-                zarr.create_group(store=store, path=f"{self.folder}/{batch.name}", overwrite=False) if not (
-                    open_location(self.path).exists(f"{self.folder}/{batch.name}/zarr.json")
-                ) else None
+                if not location.exists(f"{self.folder}/{batch.name}/zarr.json"):
+                    zarr.create_group(store=store, path=f"{self.folder}/{batch.name}", overwrite=False)
                 zarr.create_array(
                     store=store,
                     name=self._key(batch, name),

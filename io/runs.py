@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aweigh.io.archive import Archive, check_name
-from aweigh.io.errors import DataError, StorageError, UsageError
+from aweigh.io.errors import ConflictError, DataError, StorageError, UsageError
 
 CONFIG, CHECKPOINT, MODEL, RECORD, LATEST = "config.json", "checkpoint.npz", "model.npz", "run.json", "latest"
 
@@ -55,23 +55,33 @@ class RunFolder:
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON object; NaN and infinity are refused."""
-        self.write(name, json.dumps(value, indent=1, allow_nan=False).encode())
+        self.write(name, _text(value))
 
     def begin(self, config: Any) -> None:
-        """Make the folder as a Zarr group and write what was asked for."""
+        """Make the folder as a Zarr group and write what was asked for; ConflictError where the run was begun."""
         for folder in ("runs", self.folder):
             if not self.archive.location.exists(f"{folder}/zarr.json"):
                 group = {"zarr_format": 3, "node_type": "group", "attributes": {}}
                 self.archive.location.write(f"{folder}/zarr.json", json.dumps(group).encode())
-        self.write_json(CONFIG, config)
+        self.archive.location.replace(f"{self.folder}/{CONFIG}", _text(config), None)
 
-    def finish(self, record: Any, latest: bool = True) -> None:
-        """Make the run complete, and the latest one where asked."""
-        self.archive.location.sync(self.folder)
+    def finish(self, record: Any, latest: bool = True) -> str | None:
+        """Make the run complete, and the latest one where asked; the run that became the latest just before it."""
+        location = self.archive.location
+        location.sync(self.folder)
+        _, version = location.read_version(LATEST)
         self.write_json(RECORD, record)
-        self.archive.location.delete(f"{self.folder}/{CHECKPOINT}")
+        location.delete(f"{self.folder}/{CHECKPOINT}")
         if latest:
-            self.archive.location.write(LATEST, json.dumps({"run": self.name}).encode())
+            try:
+                location.replace(LATEST, json.dumps({"run": self.name}).encode(), version)
+            except ConflictError:
+                return latest_run(self.archive)
+        return None
+
+
+def _text(value: Any) -> bytes:
+    return json.dumps(value, indent=1, allow_nan=False).encode()
 
 
 def _absent(run: RunFolder, name: str) -> Any:

@@ -52,7 +52,7 @@ def damage(kind: str, archive: str, key: str) -> DamageError:
     return error
 
 
-class _Delegate(Store):
+class Delegate(Store):
     """A store that passes everything on.
 
     zarr's own WrapperStore also passes on the batched, ranged and synchronous calls that newer versions add,
@@ -107,7 +107,7 @@ class _Delegate(Store):
         return self._inner.supports_listing
 
 
-class CheckedStore(_Delegate):
+class CheckedStore(Delegate):
     """A read-only store in which a chunk that is missing, or not the one expected, is an error and not zeros.
 
     `stored` counts the bytes read, by array.
@@ -144,7 +144,7 @@ class CheckedStore(_Delegate):
         return buffer
 
 
-class RecordingStore(_Delegate):
+class RecordingStore(Delegate):
     """A writable store that notes (size, crc32c) of each object it wrote, in `written`, until it is taken."""
 
     def __init__(self, inner: Store) -> None:

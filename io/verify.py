@@ -72,7 +72,7 @@ def _leftovers(archive: Archive) -> list[Problem]:
     committed = {batch.name for batch in open_archive(location).batches}
     found = [Problem("uncommitted", name, None, None, f"batches/{name}") for name in groups if name not in committed]
     loose = [name for name in location.list() if name.endswith(PARTIAL) and name.startswith(("manifest.", "zarr."))]
-    inside = [name for name in location.walk("batches") if name.endswith(PARTIAL)]
+    inside = [name for name, _ in location.sizes("batches") if name.endswith(PARTIAL)]
     dead = tuple(f"{problem.name}/" for problem in found)
     for name in loose + [name for name in inside if not name.startswith(dead)]:
         parts = name.split("/")

@@ -10,7 +10,7 @@ from numcodecs import Blosc
 from zarr.codecs import BloscCodec, Crc32cCodec
 
 from aweigh.io.errors import StorageError
-from aweigh.io.location import LocalLocation
+from aweigh.io.location import Location
 from aweigh.io.locks import storage_errors
 from aweigh.io.model import View, chunk_name
 from aweigh.io.reader import CHECKSUM_ROWS
@@ -30,7 +30,7 @@ class BatchWriter:
 
     def __init__(
         self,
-        location: LocalLocation,
+        location: Location,
         name: str,
         views: tuple[View, ...],
         rows: int,
@@ -75,23 +75,26 @@ class BatchWriter:
             chunks = min(self.blocks, CHECKSUM_ROWS), shape[1]
             names = {"arrays": list(self.columns)}
             self._array("checksum", shape, chunks, np.uint32, ("chunk", "array"), (), names)[:] = self._checksums
-            for part in range(parts):
-                self._count(chunk_name(self.name, "checksum", part), None)
-        for block, column in np.argwhere(self._sizes):
-            self._count(chunk_name(self.name, self.columns[column], block), int(self._sizes[block, column]))
+        self._count(parts)
         self.location.sync(f"batches/{self.name}")
         return digest(tuple(self.views.values()), self.rows, self.block_rows, self._checksums)
 
     def _errors(self) -> Any:
         return storage_errors(f"writing batch {self.name!r} to {self.location.path}")
 
-    def _count(self, name: str, size: int | None) -> None:
-        found = self.location.size(name)
-        if found is None or (size is not None and found != size):
-            raise StorageError(
-                f"{name} of {self.location.path} has {found} bytes and {size} were written; the batch is not committed",
-                "Check the file system and repeat the import.",
-            )
+    def _count(self, parts: int) -> None:
+        found = dict(self.location.sizes(f"batches/{self.name}"))
+        sealing = [chunk_name(self.name, "checksum", part) for part in range(parts)]
+        expected = {name: self._store.written[name][0] for name in sealing}
+        for block, column in np.argwhere(self._sizes):
+            expected[chunk_name(self.name, self.columns[column], block)] = int(self._sizes[block, column])
+        for name, size in expected.items():
+            if found.get(name) != size:
+                raise StorageError(
+                    f"{name} of {self.location.path} has {found.get(name)} bytes and {size} were written; the batch is "
+                    "not committed",
+                    "Check the file system and repeat the import.",
+                )
 
     def _create(self, name: str, values: np.ndarray | None) -> "zarr.Array[Any]":
         if name in self.views:

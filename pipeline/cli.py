@@ -197,6 +197,7 @@ def import_(
     Example:  aweigh import a.zarr --view image=img.npy --view text=txt.npz:emb
     """
     from aweigh.io.batches import import_batch
+    from aweigh.io.location import open_location
     from aweigh.io.sources import open_column, open_source
     from aweigh.pipeline.show import Progress
 
@@ -221,7 +222,7 @@ def import_(
     value = {"batch": done.name, "samples": done.rows, "blocks": done.blocks, "missing": missing}
     say(
         as_json,
-        {"archive": os.path.abspath(archive), **value},
+        {"archive": open_location(archive).path, **value},
         f"batch {done.name}: {done.rows} samples in {done.blocks} blocks"
         + (f", rows missing: {missing}" if missing else ""),
     )
@@ -555,14 +556,16 @@ def demo(folder: str, runner: Any, as_json: bool, debug: bool) -> None:
     """
     from aweigh.io.archive import open_archive
     from aweigh.io.batches import import_batch
+    from aweigh.io.location import open_location
+    from aweigh.io.manifest import MANIFEST
     from aweigh.io.runs import complete_run
     from aweigh.io.sources import open_column, open_source
     from aweigh.pipeline import results
     from aweigh.pipeline.run import prepared_job
     from aweigh.pipeline.show import Watcher
 
-    archive = str(Path(folder).resolve() / "mfeat.zarr")
-    if not Path(archive).exists() or not open_archive(archive).batches:
+    archive = f"{open_location(folder).path}/mfeat.zarr"
+    if not open_location(archive).exists(MANIFEST) or not open_archive(archive).batches:
         with resources.as_file(resources.files("aweigh.io") / "sample" / "mfeat.npz") as sample:
             names = ("fac", "fou", "kar", "mor", "pix", "zer")
             views = {name: open_source(f"{sample}:view{i}") for i, name in enumerate(names)}
@@ -574,7 +577,7 @@ def demo(folder: str, runner: Any, as_json: bool, debug: bool) -> None:
             record = job.run(where)
     opened = open_archive(archive)
     found = results.score(opened, complete_run(opened, record["run"]))
-    where_run = os.path.join(archive, "runs", record["run"])
+    where_run = f"{archive}/runs/{record['run']}"
     say(
         as_json,
         {"archive": archive, "run": record["run"], "folder": where_run, **found},

@@ -85,10 +85,11 @@ def open_dataset(archive: Archive, batch: str, run: RunFolder | None = None) -> 
     """Return a batch as an xarray.Dataset, lazily read: its views, ids and labels, and a run's results beside them."""
     import xarray
 
-    found = xarray.open_zarr(archive.path, group=f"batches/{batch}", consolidated=False, chunks=None)
+    store = archive.location.zarr_store()
+    found = xarray.open_zarr(store, group=f"batches/{batch}", consolidated=False, chunks=None)
     if run is None:
         return found
-    made = xarray.open_zarr(archive.path, group=f"{run.folder}/{batch}", consolidated=False, chunks=None)
+    made = xarray.open_zarr(store, group=f"{run.folder}/{batch}", consolidated=False, chunks=None)
     return found.merge(made)
 
 

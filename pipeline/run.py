@@ -291,7 +291,9 @@ class Job:
                 {"batch": r.batches[0], "sweeps": len(r.objective), "objective": r.objective, "converged": r.converged}
                 for r in rounds
             ]
-        self.folder.finish(record)
+        other = self.folder.finish(record)
+        if other is not None:
+            self.emit(Note(f"run {other} was finished at the same moment and stays the latest", warning=True))
         return record
 
 

@@ -48,7 +48,7 @@ elif instant == "group made":
 elif instant == "chunk half written":
     die_after(pathlib.Path, "replace", 11)
 elif instant == "before the count":
-    die_after(location.LocalLocation, "size", 0)
+    die_after(location.LocalLocation, "sizes", 0)
 elif instant == "flushing":
     die_after(os, "fsync", 5)
 elif instant == "manifest written":

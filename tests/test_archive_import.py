@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from archive_helpers import Rows, counts, noise, with_gaps
 
-from aweigh.io import location
+from aweigh.io import local
 from aweigh.io.archive import BatchReader, check_name, create_archive, open_archive
 from aweigh.io.batches import import_batch
 from aweigh.io.errors import BusyError, DataError, StorageError, UsageError
@@ -107,11 +107,11 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(archive, case):
     views, options, message = REFUSED[case]
-    before = sorted(open_location(archive).walk())
+    before = sorted(name for name, _ in open_location(archive).sizes())
     with pytest.raises((DataError, UsageError), match=message) as caught:
         import_batch(archive, {name: Rows(values) for name, values in views.items()}, **{"block_rows": 4, **options})
     assert caught.value.hint
-    assert sorted(open_location(archive).walk()) == before
+    assert sorted(name for name, _ in open_location(archive).sizes()) == before
     assert verify(archive).ok
 
 
@@ -184,7 +184,9 @@ def test_what_is_no_archive(tmp_path, archive):
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("s3://bucket/archive.zarr", r"s3://bucket/archive.zarr is not supported.*a path or a file:// URL"),
+        ("gs://bucket/archive.zarr", r"gs://bucket/archive.zarr is not supported.*a path or a file:// URL"),
+        ("s3://host:9000/archive.zarr", r"is no s3:// URL: s3://BUCKET/PREFIX is, without a port"),
+        ("s3://bucket/a/../b", r"is no s3:// URL"),
         ("s3://me:secret@bucket/x", r"s3:// URL with credentials"),
         ("https://host/x?token=secret", r"https:// URL with credentials or parameters"),
     ],
@@ -280,12 +282,12 @@ def test_zarr_writes_nothing_after_the_clean_up(archive, monkeypatch):
 def test_a_disk_that_is_full_when_the_manifest_is_due(archive, monkeypatch, call):
     before = open_archive(archive)
     with monkeypatch.context() as patch:
-        calls = fail_at(patch, location.os, call, -1, errno.ENOSPC)
+        calls = fail_at(patch, local.os, call, -1, errno.ENOSPC)
         import_batch(archive, {"a": Rows(A)}, name="trial")
     number = len(calls) - (call == "fsync")
     before = open_archive(archive)
     with monkeypatch.context() as patch:
-        fail_at(patch, location.os, call, number, errno.ENOSPC)
+        fail_at(patch, local.os, call, number, errno.ENOSPC)
         with pytest.raises(StorageError, match=r"disk full while writing .*manifest.json"):
             import_batch(archive, {"a": Rows(A)}, name="other")
     assert open_archive(archive) == before
@@ -298,8 +300,8 @@ def test_a_commit_that_was_interrupted_too_late_stays(archive, monkeypatch):
             raise KeyboardInterrupt
         sync(folder)
 
-    sync = location._sync
-    monkeypatch.setattr(location, "_sync", interrupted)
+    sync = local._sync
+    monkeypatch.setattr(local, "_sync", interrupted)
     with pytest.raises(KeyboardInterrupt):
         import_batch(archive, {"a": Rows(A)})
     assert len(open_archive(archive).batches) == 2
@@ -350,8 +352,8 @@ def test_names_stay_inside(tmp_path):
         at.delete("")
     at.write("deep/er/x", b"1")
     assert (at.read("deep/er/x"), at.read("deep/er/x/y"), at.read("none")) == (b"1", None, None)
-    assert (at.list("deep"), at.list("none"), list(at.walk("deep"))) == (["er"], [], ["deep/er/x"])
-    assert (at.size("deep/er/x"), at.size("none"), at.exists("deep")) == (1, None, True)
+    assert (at.list("deep"), at.list("none"), list(at.sizes("deep"))) == (["er"], [], [("deep/er/x", 1)])
+    assert (list(at.sizes("none")), at.exists("none"), at.exists("deep")) == ([], False, True)
     at.delete("deep")
     at.delete("deep")
     assert at.list() == []

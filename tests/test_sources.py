@@ -348,10 +348,14 @@ def test_a_path_with_a_null_byte(tmp_path):
 
 
 @pytest.mark.parametrize("url", ["s3://user:secret@bucket/x.zarr:a", "https://host:9000/x.npy?token=secret"])
-def test_urls_are_refused_without_repeating_them(url):
-    error = refused(url, r"a source is a path or a file:// URL in this version, but (s3|https):// was given",
-                    error=UsageError)  # fmt: skip
+def test_urls_with_credentials_are_refused_without_repeating_them(url):
+    error = refused(url, r"a (s3|https):// URL with credentials or parameters was given", error=UsageError)
     assert "secret" not in str(error)
+
+
+@pytest.mark.parametrize("url", ["https://host/x.npy", "s3://bucket/x.csv", "s3://bucket/x.npz:a"])
+def test_urls_that_cannot_be_streamed(url):
+    refused(url, r"a source is a path, a file:// URL, or an s3:// URL of a .npy file or a Zarr store", error=UsageError)
 
 
 @pytest.mark.parametrize("opener", [open_source, open_column])

@@ -6,6 +6,8 @@
 | .npz | an array; CSR parts KEY_data, KEY_indices, KEY_indptr, KEY_shape; a scipy.sparse file | the array |
 | .csv, .tsv | all columns | for ids and labels: the column |
 | Zarr folder | an array | the array's path in the store |
+
+PATH may be an s3:// URL of a .npy file or a Zarr store.
 """
 
 import os
@@ -17,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from aweigh.io.errors import DataError, UsageError
+from aweigh.io.names import scheme
 from aweigh.io.sources import csv, npy, npz, zarr_array
 from aweigh.io.sources.base import Source
 from aweigh.io.sources.failures import no_file
@@ -39,6 +42,7 @@ FORMATS = {
     ".tsv": Format(csv.open_view, csv.open_column),
     ".zarr": ZARR,
 }
+STREAMED = (".npy", ".zarr")
 
 
 def open_source(spec: str) -> Source:
@@ -91,12 +95,18 @@ def suffix_of(path: str) -> str:
 
 
 def format_of(path: str) -> Format:
-    """The format of a path: Zarr for a folder and for what lies below a .zarr, else what its suffix says."""
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path):
-        raise UsageError(  # the URL is not repeated, since it may hold credentials
-            f"a source is a path or a file:// URL in this version, but {path.partition(':')[0]}:// was given",
-            "Mount the bucket or copy the data to a disk, and give its path.",
+    """The format of a path: Zarr for a folder and for what lies below a .zarr, else what its suffix says.
+
+    In a bucket, a .npy file or else Zarr.  UsageError for other URLs, and for those with credentials.
+    """
+    kind = scheme(path)
+    if kind and (kind != "s3" or (suffix_of(path) in FORMATS and suffix_of(path) not in STREAMED)):
+        raise UsageError(
+            f"{path} was given, but a source is a path, a file:// URL, or an s3:// URL of a .npy file or a Zarr store",
+            "Copy the data to a disk, and give its path.",
         )
+    if kind:
+        return FORMATS.get(suffix_of(path), ZARR)
     if os.path.isdir(path):
         return ZARR
     if suffix_of(path) in FORMATS:

@@ -12,7 +12,6 @@ from aweigh.io.errors import DataError
 from aweigh.io.sources.base import block_bounds, described
 from aweigh.io.sources.failures import (
     changed,
-    checked_file,
     looks_like,
     missing_key,
     not_a,
@@ -20,6 +19,7 @@ from aweigh.io.sources.failures import (
     reading,
     shown,
 )
+from aweigh.io.sources.files import checked_file
 
 Record = tuple[int, list[str]]
 

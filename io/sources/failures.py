@@ -1,8 +1,6 @@
 """The errors that all formats share, and the checks of a file before any format reads it."""
 
 import errno
-import os
-import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -114,24 +112,3 @@ def reading(name: str, damage: tuple[type[Exception], ...] = (), hint: str = "")
             raise
         reason = shown(str(error) or type(error).__name__, 200)
         raise DataError(f"{name} is damaged: {reason}", hint) from error
-
-
-def checked_file(path: str) -> bytes:
-    """The first 4 KiB of a regular file that exists, is not empty and may be read."""
-    with reading(path):
-        try:
-            mode = os.stat(path).st_mode
-        except (FileNotFoundError, NotADirectoryError, ValueError) as error:
-            raise no_file(path) from error
-        if stat.S_ISDIR(mode):
-            raise DataError(f"{path} is a folder, not a file", "Give the path of a file in it.")
-        if not stat.S_ISREG(mode):
-            raise DataError(
-                f"{path} is no regular file, but a source is read more than once",
-                "Write the stream to a file and give its path.",
-            )
-        with open(path, "rb") as file:
-            head = file.read(4096)
-    if not head:
-        raise DataError(f"{path} is empty (0 bytes)", "Write it again: what made it may have failed.")
-    return head

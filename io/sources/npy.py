@@ -6,7 +6,6 @@ mapped kills the process without a message.
 
 import io
 import math
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -16,6 +15,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from aweigh.io.errors import DataError
+from aweigh.io.names import scheme
 from aweigh.io.sources.base import (
     as_column,
     block_bounds,
@@ -24,7 +24,8 @@ from aweigh.io.sources.base import (
     described,
     view_dtype,
 )
-from aweigh.io.sources.failures import changed, checked_file, needless_key, not_a, reading, shown
+from aweigh.io.sources.failures import changed, needless_key, not_a, reading, shown
+from aweigh.io.sources.files import checked_file, file_size, opened
 
 PIECE = 1 << 20
 LONGEST = 1 << 16
@@ -95,13 +96,19 @@ class FileOpener:
 
     @contextmanager
     def __call__(self) -> Iterator[BinaryIO]:
-        with reading(self.path), open(self.path, "rb") as file:
+        with reading(self.path), opened(self.path) as file:
             yield file
 
 
 def open_view(path: str, key: str | None) -> NpySource:
-    """The view in a .npy file."""
-    return view(path, file_header(path, key), FileOpener(path))
+    """The view in a .npy file; DataError for one in a bucket whose rows would be a request a value."""
+    header = file_header(path, key)
+    if scheme(path) and header.by_columns:
+        raise DataError(
+            f"{path} lies column by column, and an object in a bucket is read from its front",
+            "Save numpy.ascontiguousarray(x) instead, or copy the file to a disk.",
+        )
+    return view(path, header, FileOpener(path))
 
 
 def open_column(path: str, key: str | None) -> np.ndarray:
@@ -128,7 +135,7 @@ def file_header(path: str, key: str | None) -> Header:
         raise not_a(path, "a .npy file", head)
     with FileOpener(path)() as stream:
         header = read_header(stream, path)
-    check_size(header, os.path.getsize(path), path)
+    check_size(header, file_size(path), path)
     return header
 
 

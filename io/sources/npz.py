@@ -6,7 +6,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from aweigh.io.sources.base import Source
-from aweigh.io.sources.failures import checked_file, missing_key, not_a, only
+from aweigh.io.sources.failures import missing_key, not_a, only
+from aweigh.io.sources.files import checked_file
 from aweigh.io.sources.members import (
     MemberOpener,
     array_keys,

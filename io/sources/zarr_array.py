@@ -1,4 +1,4 @@
-"""Views and columns from arrays in local Zarr stores, formats 2 and 3."""
+"""Views and columns from arrays in Zarr stores, formats 2 and 3, on a disk or in a bucket."""
 
 import os
 import warnings
@@ -12,6 +12,8 @@ import zarr
 import zarr.errors
 
 from aweigh.io.errors import DataError
+from aweigh.io.location import open_location
+from aweigh.io.names import scheme
 from aweigh.io.sources.base import (
     as_column,
     block_bounds,
@@ -105,14 +107,18 @@ def find(path: str, key: str | None, dimensions: int, wanted: str) -> tuple[str,
 
 
 def opened(path: str) -> zarr.Array[Any] | zarr.Group:
-    """The array or group at a local path."""
-    check_folder(path)
+    """The array or group at a path or an s3:// URL."""
+    remote = scheme(path)
+    if not remote:
+        check_folder(path)
     with zarr_errors(path):
         try:
-            return zarr.open(path, mode="r")
+            return zarr.open(open_location(path).zarr_store() if remote else path, mode="r")
         except FileNotFoundError as error:
             raise DataError(
-                f"{path} is a folder, but holds no Zarr array or group",
+                f"{path} holds no Zarr array or group"
+                if remote
+                else f"{path} is a folder, but holds no Zarr array or group",
                 "Give the folder of a Zarr store or array; other sources are single files.",
             ) from error
 
