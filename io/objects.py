@@ -31,6 +31,7 @@ from aweigh.io.names import parts
 from aweigh.io.store import Delegate
 
 T = TypeVar("T")
+Bytes = bytes | bytearray | memoryview
 PATIENCE = timedelta(seconds=60)  # how long a request is repeated while the store is away or answers 5xx
 RETRIES = {
     "max_retries": 1000,
@@ -73,7 +74,7 @@ class ObjectLocation:
 
         return self._answer("reading", name, ask)
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: Bytes) -> None:
         self._put(name, data, "overwrite")
 
     def replace(self, name: str, data: bytes, version: str | None) -> str:
@@ -164,7 +165,7 @@ class ObjectLocation:
 
         return self._answer("looking at", name, ask)
 
-    def _put(self, name: str, data: bytes, mode: Any) -> str:
+    def _put(self, name: str, data: Bytes, mode: Any) -> str:
         import obstore
 
         put = functools.partial(obstore.put, mode=mode, use_multipart=False)
