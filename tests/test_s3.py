@@ -305,7 +305,7 @@ def test_what_is_not_there(url):
 
 def aweigh(*words, **variables):
     command = [sys.executable, "-P", "-m", "aweigh.pipeline.cli", *map(str, words)]
-    return subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=300)
 
 
 def test_credentials_are_in_no_message(url, monkeypatch, port, tmp_path):
@@ -364,3 +364,66 @@ def test_a_server_that_fails_a_third_of_the_time(url, data, port, tmp_path, monk
         assert verify(url).problems == []
         assert proxy.faults > 30
     assert fingerprint(url, record) == fingerprint(disk, expected)
+
+
+FIT = ("-k", 4, "-m", "acmvc", "--max-sweeps", 8, "--tol", 0, "--run", "r", "--json")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data, tmp_path_factory):
+    """The fingerprint of the fit of FIT in a folder."""
+    path = archive_of(tmp_path_factory.mktemp("disk") / "a.zarr", data, block_rows=100)
+    return fingerprint(path, json.loads(aweigh("fit", path, *FIT, "--workers", 2).stdout))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("for_good", [False, True])
+def test_a_server_that_goes_away_during_a_fit(url, data, port, undisturbed, for_good):
+    """Away for 10 s: waited for.  Until the fit gives up: exit 6, and --resume ends with the same bits."""
+    archive_of(url, data, block_rows=100)
+    command = [sys.executable, "-P", "-m", "aweigh.pipeline.cli", "fit", url, *map(str, FIT), "--workers", "2"]
+    with Proxy(port, **dict.fromkeys(FAULTS, 0.01)) as proxy, in_environment(environment(proxy.port)):
+        fitting = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while not any(name.endswith("checkpoint.npz") for name, _ in open_location(url).sizes("runs")):
+            assert fitting.poll() is None
+            time.sleep(0.2)
+        proxy.go_away()
+        time.sleep(10)
+        if not for_good:
+            proxy.come_back()
+        told, errors = fitting.communicate(timeout=400)
+        if for_good:
+            proxy.come_back()
+    assert fitting.returncode in ((4, 6) if for_good else (0,)), errors
+    assert SECRET not in told + errors
+    if for_good:
+        assert "the store does not answer" in errors
+        told = aweigh("fit", url, *FIT, "--resume", "--workers", 2).stdout
+    assert fingerprint(url, json.loads(told)) == undisturbed
+
+
+@pytest.mark.slow
+def test_two_programs_import_at_once(url, data, tmp_path):
+    np.save(tmp_path / "x.npy", np.repeat(data[0], 200, axis=0))
+    command = [sys.executable, "-P", "-m", "aweigh.pipeline.cli", "import", url, "--view", f"v={tmp_path / 'x.npy'}"]
+    both = [subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [json.loads(each.communicate(timeout=120)[0]) for each in both]
+    assert sorted(each.returncode for each in both) == [0, 75], told
+    (lost,) = [each["error"] for each in told if "error" in each]
+    assert "is locked by import of a batch" in lost["message"]
+    assert aweigh(*command[4:]).returncode == 0
+    assert [batch.name for batch in open_archive(url).batches] == ["batch-0001", "batch-0002"]
+    assert verify(url).problems == []
+
+
+@pytest.mark.slow
+def test_an_import_that_was_killed_frees_its_lock_in_time(url, data):
+    code = "import os, sys\nfrom aweigh.io.location import open_location\n"
+    code += "with open_location(sys.argv[1]).lock('import.lock', 'x'): os.kill(os.getpid(), 9)"
+    create_archive(url)
+    subprocess.run([sys.executable, "-P", "-c", code, url], check=False)
+    with pytest.raises(BusyError, match="is locked by x") as caught:
+        import_batch(url, {"v0": Rows(data[0])})
+    assert "free 30 s after that process ended" in caught.value.hint
+    time.sleep(31)
+    assert import_batch(url, {"v0": Rows(data[0])}).rows == 900
