@@ -21,6 +21,7 @@ import distributed
 from distributed import Client, KilledWorker, LocalCluster
 from distributed.client import FutureCancelledError
 from distributed.protocol.serialize import Serialize, Serialized
+from distributed.scheduler import heartbeat_interval
 
 from aweigh.algorithms.contract import Model, Stats
 from aweigh.io.errors import AweighError, UsageError
@@ -49,6 +50,10 @@ SETTINGS = {
     "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
 }
 DEADLINE = 300.0
+WITHOUT_WORKERS = 900.0  # seconds to wait for a worker where none is left
+SILENT = 20.0  # seconds without a heartbeat after which a worker is given up, whatever the scheduler's worker-ttl
+LOOK = 5.0  # seconds between looks at the workers
+GATHER = 60.0  # seconds for a pass's last sums to reach the scheduler
 ATTEMPTS = 3
 
 
@@ -134,26 +139,48 @@ class DaskRunner:
         Lost workers cost their tasks in flight and their partial sums; a pass whose sums were lost with all their
         workers is run again.  Raises ClusterError where nothing moves for `deadline` seconds.
         """
+        return self._persist(lambda: self._once(work, solve, progress))
+
+    def _persist(self, what: Callable[[], Any]) -> Any:
+        """Return what() of an attempt that was not lost with the workers, or the connection, that it needed."""
         for attempt in range(ATTEMPTS):
+            self._connected()
             try:
-                return self._once(work, solve, progress)
+                return what()
             except (KilledWorker, FutureCancelledError, _Lost) as error:
                 if attempt + 1 == ATTEMPTS:
                     raise ClusterError(f"a pass was lost {ATTEMPTS} times: {error}", self._state()) from error
-                self.emit(Note(f"a pass was lost ({type(error).__name__}) and is run again", warning=True))
+                self.emit(Note(f"a pass was lost ({error}) and is run again", warning=True))
         raise AssertionError
 
+    def _connected(self) -> None:
+        """Wait while the client tries to reach a lost scheduler again; raise ClusterError once it has given up."""
+        while self.client.status == "connecting":
+            time.sleep(0.1)
+        if self.client.status != "running":
+            raise ClusterError("the scheduler is gone, and was not back in time", "start it again, then --resume")
+
+    @contextlib.contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """A context in which a connection that breaks is a lost attempt."""
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, OSError | TimeoutError) or self.client.status != "running":
+                raise _Lost(f"no connection to the scheduler: {type(error).__name__}") from error
+            raise
+
     def _once(self, work: Work, solve: Solve, progress: Callable[[int, int], None]) -> tuple[Model, Stats, Tally]:
-        client = self.client
         todo = task.groups(len(work.source.refs), work.source.most_tasks)
-        shared = client.submit(_identity, work, pure=False, retries=2)
-        leaves = self._leaves(shared, todo, bool(work.pin))
-        level = leaves
-        while len(level) > FAN_IN:
-            level = [
-                client.submit(task.merge, *level[i : i + FAN_IN], pure=False, retries=2)
-                for i in range(0, len(level), FAN_IN)
-            ]
+        with self._reaching():
+            shared = self.client.submit(_identity, work, pure=False, retries=2)
+            leaves = self._leaves(shared, todo, bool(work.pin))
+            level = leaves
+            while len(level) > FAN_IN:
+                level = [
+                    self.client.submit(task.merge, *level[i : i + FAN_IN], pure=False, retries=2)
+                    for i in range(0, len(level), FAN_IN)
+                ]
         self._wait(leaves, level, progress)
         answer = self._on_scheduler(_solve_there, keys=[part.key for part in level], solve=solve, model=work.model)
         if answer is None:
@@ -163,9 +190,9 @@ class DaskRunner:
 
     def _leaves(self, shared: Any, todo: list[range], pinned: bool) -> list[Any]:
         """Submit a pass's tasks; where blocks are kept in memory, each to the worker that keeps its blocks."""
-        if not pinned:
+        homes = self._addresses() if pinned else []
+        if not homes:
             return self.client.map(_fold, [shared] * len(todo), todo, pure=False, retries=2)
-        homes = sorted(self.client.scheduler_info(n_workers=-1)["workers"])
         return [
             self.client.submit(
                 _fold, shared, blocks, homes[i % len(homes)], pure=False, retries=2,
@@ -176,64 +203,82 @@ class DaskRunner:
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return function(*args), computed in the scheduler's process, off its event loop."""
-        value, self.solved_on = self._on_scheduler(_call_there, what=function, given=args)
+        value, self.solved_on = self._persist(lambda: self._on_scheduler(_call_there, what=function, given=args))
         return value
 
     def workers(self) -> dict[str, dict[str, Any]]:
         """Return what each worker is and the most memory that it has held, by address."""
-        return dict(self.client.run(_describe_process, on_error="ignore"))
+        return self._everywhere(_describe_process)
 
     def restarted(self) -> int:
         """Return how many of the workers that the fit began with are gone."""
-        return len(self._began - set(self.client.scheduler_info(n_workers=-1)["workers"]))
+        return len(self._began - set(self._addresses()))
 
     def floors(self) -> dict[str, int]:
-        """Return each worker's resident bytes after its imports, kernels compiled, by address."""
-        found = dict(self.client.run(_floor_here, on_error="ignore"))
+        """Return each worker's resident bytes after its imports, kernels compiled, by address; waits for a worker."""
+        patience = _Patience(self)
+        while not self._persist(self._look):
+            patience.check()
+            time.sleep(0.25)
+        found = self._everywhere(_floor_here)
         self._began = set(found)
         return found
 
     def limit(self) -> int | None:
-        """Return the smallest memory limit of the workers, None where they have none."""
-        workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
-        limits = [w["memory_limit"] // max(1, w["nthreads"]) for w in workers if w.get("memory_limit")]
-        return min(limits, default=None)
+        """Return the least memory that a worker may fill before it is paused or killed, None where it has no limit."""
+        return min((limit for limit in self._everywhere(_limit_here).values() if limit), default=None)
 
     def forget(self) -> None:
         """Let the workers give back the memory of kept blocks."""
-        self.client.run(task.forget_pinned, on_error="ignore")
+        self._everywhere(task.forget_pinned)
+
+    def _everywhere(self, function: Callable[..., Any]) -> dict[str, Any]:
+        """Return function() of each worker that does not die meanwhile, by address."""
+
+        def ask() -> dict[str, Any]:
+            with self._reaching():
+                return dict(self.client.run(function, on_error="ignore"))
+
+        return dict(self._persist(ask))
+
+    def _addresses(self) -> list[str]:
+        return sorted(self.client.scheduler_info(n_workers=-1)["workers"])
+
+    def _look(self) -> int:
+        """Give up workers that have long been silent; return how many there are then."""
+        silent, left = self._on_scheduler(_give_up_silent, seconds=SILENT)
+        for address in silent:
+            self.emit(Note(f"worker {address} has been silent for {SILENT:.0f} s and is given up", warning=True))
+        return int(left)
 
     def _wait(self, leaves: list[Any], sums: list[Any], progress: Callable[[int, int], None]) -> None:
         """Return once all `sums` are there; raise what went wrong with them, or ClusterError where nothing moves."""
         changed = threading.Event()
         for future in sums:
             future.add_done_callback(lambda future: changed.set())
-        done, moved = -1, time.monotonic()
+        done, patience = -1, _Patience(self)
         while True:
             changed.wait(0.25)
             changed.clear()
             now = sum(f.status == "finished" for f in leaves)
             if now != done:
-                done, moved = now, time.monotonic()
+                done = now
+                patience.moved()
                 progress(done, len(leaves))
             for future in sums:
                 if future.status in ("cancelled", "lost"):
-                    raise _Lost(f"the sums of a pass ({future.status})")
+                    raise _Lost(f"its sums are {future.status}")
                 if future.status == "error":
                     future.result()
             if all(future.status == "finished" for future in sums):
                 progress(len(leaves), len(leaves))
                 return
-            if time.monotonic() - moved > self.deadline:
-                raise ClusterError(f"no task finished in {self.deadline:.0f} s", self._state())
-            if self.client.status not in ("running", "connecting"):
-                raise ClusterError(f"the scheduler is gone (client {self.client.status})", "start it, then --resume")
+            self._connected()
+            patience.check()
 
     def _on_scheduler(self, function: Callable[..., Any], **kwargs: Any) -> Any:
-        try:
+        with self._reaching():
             return self.client.run_on_scheduler(function, **kwargs)
-        except (OSError, TimeoutError) as error:
-            raise ClusterError(f"the scheduler is gone ({error})", "start it again, then --resume") from error
 
     def _state(self) -> str:
         try:
@@ -246,6 +291,32 @@ class DaskRunner:
 
 class _Lost(Exception):
     pass
+
+
+class _Patience:
+    """How long nothing may move: a runner's deadline where it has workers, WITHOUT_WORKERS where it has none."""
+
+    def __init__(self, runner: DaskRunner) -> None:
+        self._runner, self._alone = runner, False
+        self._since = self._looked = time.monotonic()
+
+    def moved(self) -> None:
+        """Begin to count anew."""
+        self._since = time.monotonic()
+
+    def check(self) -> None:
+        """Say once that no worker is left, and that one is back; raise ClusterError where it has been too long."""
+        now = time.monotonic()
+        if now - self._looked > LOOK:
+            self._looked, alone = now, not self._runner._look()
+            if alone != self._alone:
+                self._alone, self._since = alone, now
+                told = f"no worker is left: waiting up to {WITHOUT_WORKERS:.0f} s for one to join"
+                self._runner.emit(Note(told if alone else "a worker has joined: going on", warning=alone))
+        limit = WITHOUT_WORKERS if self._alone else self._runner.deadline
+        if now - self._since > limit:
+            what = "no worker joined" if self._alone else "no task finished"
+            raise ClusterError(f"{what} in {limit:.0f} s", self._runner._state())
 
 
 def _identity(work: Work) -> Work:
@@ -261,13 +332,38 @@ async def _floor_here() -> int:
     return await asyncio.to_thread(plan.resident_after_imports)
 
 
+def _limit_here(dask_worker: Any) -> int | None:
+    """Return what one thread of a worker may hold: less than its limit where it would be paused before."""
+    memory = dask_worker.memory_manager
+    limit = int((memory.memory_limit or 0) * (memory.memory_pause_fraction or 1))
+    return limit // max(1, dask_worker.state.nthreads) or None
+
+
+async def _give_up_silent(dask_scheduler: Any, seconds: float) -> tuple[list[str], int]:
+    """Run in the scheduler's process: restart the workers whose heartbeats stopped, as worker-ttl does, only sooner."""
+    long = max(seconds, 10 * heartbeat_interval(len(dask_scheduler.workers)))
+    silent = [each.address for each in dask_scheduler.workers.values() if time.time() - each.last_seen > long]
+    new = [address for address in silent if address not in _restarting]
+    if new:
+        again = dask_scheduler.restart_workers(new, wait_for_workers=False, stimulus_id=f"silent-{time.time()}")
+        _restarting.update(dict.fromkeys(new, being := asyncio.ensure_future(again)))
+        being.add_done_callback(lambda being: [_restarting.pop(address, None) for address in new])
+    return new, len(dask_scheduler.workers) - len(silent)
+
+
+_restarting: dict[str, Any] = {}  # by worker; asyncio keeps no reference to what it runs
+
+
 def _here() -> str:
     return f"scheduler (pid {os.getpid()} on {socket.gethostname()})"
 
 
 async def _solve_there(dask_scheduler: Any, keys: list[str], solve: Solve, model: Model) -> Any:
     """Run in the scheduler's process: fetch the last partial sums from their workers; add and solve in a thread."""
-    answer = await dask_scheduler.gather(keys)
+    try:
+        answer = await asyncio.wait_for(dask_scheduler.gather(keys), GATHER)
+    except TimeoutError:
+        return None
     if answer["status"] != "OK":
         return None
     parts = [_unwrapped(answer["data"][key]) for key in keys]
