@@ -125,11 +125,15 @@ def parse_memory(text: str) -> int:
 
 @dataclass
 class DaskRunner:
-    """Passes on the workers of a client's cluster, solves in its scheduler's process."""
+    """Passes on the workers of a client's cluster, solves in its scheduler's process.
+
+    `sparing`: nobody said how much memory the workers may take, so that what could be kept in it is kept small.
+    """
 
     client: Client
     emit: Emit = silent
     deadline: float = DEADLINE
+    sparing: bool = False
     solved_on: str = ""
     _began: set[str] = field(default_factory=set)
 
@@ -367,12 +371,7 @@ async def _solve_there(dask_scheduler: Any, keys: list[str], solve: Solve, model
     if answer["status"] != "OK":
         return None
     parts = [_unwrapped(answer["data"][key]) for key in keys]
-    return *await asyncio.to_thread(_quietly, _merged_and_solved, parts, solve, model), _here()
-
-
-def _merged_and_solved(parts: list[tuple[Stats, Tally]], solve: Solve, model: Model) -> tuple[Model, Stats, Tally]:
-    stats, tally = task.merge(*parts)
-    return solve(model, stats), stats, tally
+    return *await asyncio.to_thread(_quietly, task.solved, parts, solve, model), _here()
 
 
 def _unwrapped(value: Any) -> Any:

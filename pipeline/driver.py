@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -51,10 +52,9 @@ class SerialRunner:
             for blocks in todo:
                 parts.append(task.fold(work, blocks))
                 progress(len(parts), len(todo))
-            while len(parts) > 1:
+            while len(parts) > FAN_IN:
                 parts = [task.merge(*parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
-            stats, tally = parts[0]
-            return solve(work.model, stats), stats, tally
+            return task.solved(parts, solve, work.model)
 
     def floors(self) -> dict[str, int]:
         """Return this process's resident bytes after a worker's imports."""
@@ -106,7 +106,9 @@ def begin(model: Model) -> State:
 
 def run_pass(runner: Runner, work: Work, solve: Solve, phase: str, emit: Emit = silent) -> tuple[Model, Stats, Tally]:
     """Return one pass's solved model, statistics and cost, telling its progress."""
+    began = time.perf_counter()
     model, stats, tally = runner.run(work, solve, lambda done, of: emit(Progress(phase, done, of)))
+    tally = tally._replace(seconds=time.perf_counter() - began)
     emit(PassDone(phase, tally))
     return model, stats, tally
 

@@ -53,7 +53,8 @@ class Plan:
 def fit_plan(archive: Archive, source: task.ArchiveSource, method: Any, runner: Any = None, cache: str = "off") -> Plan:
     """Return the plan of a fit; the floor is measured on the runner's workers, or in a process like one.
 
-    `cache`: "on" keeps the scaled blocks in the workers' memory, "auto" where their share fits beside the peak.
+    `cache`: "on" keeps the scaled blocks in the workers' memory, "auto" where their share fits beside the peak, and at
+    most doubles it where nobody gave the workers a limit.
     """
     views = [archive.views[name] for name in source.views]
     row_bytes = sum(view.row_bytes for view in views)
@@ -74,7 +75,8 @@ def fit_plan(archive: Archive, source: task.ArchiveSource, method: Any, runner: 
     worker = floor + step + 6 * model + 2 * sample + ALLOCATOR
     workers, limit = len(floors) or 1, runner.limit() if runner is not None else None
     share = -(-biggest * row_bytes // workers) + block_bytes * 2
-    cached = cache == "on" or (cache == "auto" and limit is not None and worker + share <= limit)
+    room = min(limit or 0, 2 * worker) if getattr(runner, "sparing", False) else limit or 0
+    cached = cache == "on" or (cache == "auto" and worker + share <= room)
     worker += share if cached else 0
     return Plan(
         samples=rows,

@@ -148,7 +148,7 @@ def embedded_runner(workers: int | None, memory: str | None, emit: Emit = silent
     count = workers or cluster.default_workers()
     limit = cluster.parse_memory(memory) if memory else plan.default_memory(count)
     with cluster.embedded(count, limit) as client:
-        yield cluster.DaskRunner(client, emit)
+        yield cluster.DaskRunner(client, emit, sparing=memory is None)
 
 
 def request_of(config: dict[str, Any]) -> Request:

@@ -164,7 +164,9 @@ class Work(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """What a pass cost: logical bytes of views and of per-row arrays, seconds by kind summed over tasks."""
+    """What a pass cost: logical bytes of views and of per-row arrays; seconds by kind summed over tasks, of its solve,
+    and by the clock.
+    """
 
     blocks: Sum
     rows: Sum
@@ -175,6 +177,9 @@ class Tally(NamedTuple):
     compute_seconds: Sum
     write_seconds: Sum
     peak_bytes: Max
+    sum_seconds: Sum = 0.0
+    solve_seconds: Sum = 0.0
+    seconds: Sum = 0.0
 
 
 def groups(blocks: int, most_tasks: int = 1 << 30) -> list[range]:
@@ -206,8 +211,18 @@ def fold(work: Work, blocks: range, at_home: bool = False) -> tuple[Stats, Tally
 
 def merge(*parts: tuple[Stats, Tally]) -> tuple[Stats, Tally]:
     """Return the sum of partial sums, from left to right."""
+    began = time.perf_counter()
     stats, tallies = zip(*parts, strict=True)
-    return combine(*stats), combine(*tallies)
+    total, tally = combine(*stats), combine(*tallies)
+    return total, tally._replace(sum_seconds=tally.sum_seconds + time.perf_counter() - began)
+
+
+def solved(parts: Sequence[tuple[Stats, Tally]], solve: Callable[[Any, Stats], Any], model: Any) -> Any:
+    """Return the model that the sum of the last partial sums gives, that sum, and what the pass cost."""
+    stats, tally = merge(*parts)
+    began = time.perf_counter()
+    model = solve(model, stats)
+    return model, stats, tally._replace(solve_seconds=time.perf_counter() - began)
 
 
 def _one(work: Work, batch: Batch, number: int) -> tuple[Stats, Tally]:
