@@ -187,6 +187,14 @@ class ACMVC:
             )
         return Model(A, model.A, V, w, G, eye, model.previous, squares, objective)
 
+    def view_weights(self, model: Model) -> Array:
+        """Return (1/w_v) / Σ(1/w): the views' shares."""
+        return (1 / model.w) / np.sum(1 / model.w)
+
+    def landmarks(self, model: Model, features: tuple[int, ...]) -> tuple[Array, ...]:
+        """Return the anchors A_v (m, d_v)."""
+        return model.A_last
+
     def _G(self, model: Model, sums: Sums) -> Array:
         """Return G = (V'Z'Z V)^(-1/2), so that F = Z V G has orthonormal columns."""
         return linalg.inverse_root(model.V.T @ sums.ZtZ @ model.V)

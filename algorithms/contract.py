@@ -84,7 +84,9 @@ class Method(Protocol):
     A method may declare more: `nonnegative` (its views are scaled to values >= 0); `arrays`, the (name, columns, dtype)
     of per-row arrays that its passes write and read by name; `admit(rows)`, which raises ValueError where a batch has
     too many rows; `held(rows, block_rows, features)`, the bytes that a task holds beside a block's views; `closing`,
-    the method whose passes and embedding go over earlier batches once more at the end.
+    the method whose passes and embedding go over earlier batches once more at the end; `view_weights(model)`, the
+    views' shares (V,) in the objective; `landmarks(model, features)`, the (m, d_v) anchors of each view, in whose span
+    drift is measured.
     """
 
     width: int

@@ -130,6 +130,10 @@ class EMVGCLG:
             anchors.append(A)
         return self._model(tuple(anchors), squares, objective)
 
+    def landmarks(self, model: Model, features: tuple[int, ...]) -> tuple[Array, ...]:
+        """Return the anchors A_v (m, d_v)."""
+        return model.anchors
+
     def place(self, model: Model, sums: Sums, block: Block) -> Array:
         """Return the embedding of rows that were not in the fit: the same map."""
         return self.embed(model, sums, block)

@@ -87,7 +87,7 @@ class IMVCCBG:
     @property
     def prepare(self) -> tuple[Pass, ...]:
         """The printed start reads the first m samples; the other starts need the seeded sample alone."""
-        return (Pass(self._first_step, self._first_solve),) if self.init == "paper" else ()
+        return (Pass(self._first_step, self._first_solve, first=True),) if self.init == "paper" else ()
 
     @property
     def sweep(self) -> tuple[Pass, ...]:
@@ -96,7 +96,6 @@ class IMVCCBG:
 
     def start(self, sample: Sample, rng: np.random.Generator, prior: Model | None = None) -> Model:
         """Return W and C that follow from Z_0, the one-hot labels of complete samples, and C_0 = eye (k, m)."""
-        V = len(sample.views)
         if prior is not None:
             return prior._replace(squares=None)
         if self.init == "paper":
@@ -107,7 +106,6 @@ class IMVCCBG:
         views = [X[complete] for X in sample.views]
         labels = kmeans.cluster(np.hstack(views), self.m, rng)
         Z = np.eye(self.m)[labels]
-        assert len(views) == V
         return self._with_C(tuple(Z.T @ f64(X) for X in views))
 
     def _with_C(self, ZtX: tuple[Array, ...]) -> Model:
@@ -164,6 +162,14 @@ class IMVCCBG:
         W = tuple(procrustes(S.T @ model.C.T) for S in sums.ZtX)
         C = procrustes(sum(a * a * (B.T @ S.T) for a, B, S in zip(alpha, W, sums.ZtX, strict=True)))
         return Model(W, C, alpha, squares, objective)
+
+    def view_weights(self, model: Model) -> Array:
+        """Return α."""
+        return model.alpha
+
+    def landmarks(self, model: Model, features: tuple[int, ...]) -> tuple[Array, ...]:
+        """Return the bases W_v' (k, d_v), whose span holds the anchors C'W_v'."""
+        return tuple(W.T for W in model.W)
 
     def place(self, model: Model, sums: Sums, block: Block) -> Array:
         """Return the embedding of rows that were not in the fit: the same map."""

@@ -326,6 +326,10 @@ class L2SC:
         """Return E B with rows to unit length."""
         return linalg.unit_rows(block.carried @ model.G @ self._B(model, sums))
 
+    def landmarks(self, model: Model, features: tuple[int, ...]) -> tuple[Array, ...]:
+        """Return the library's rows of each view, L_v' (k, d_v)."""
+        return tuple(part.T for part in np.split(model.L, np.cumsum(features)[:-1]))
+
     def place(self, model: Model, sums: Sums, block: Block) -> Array:
         """Return x̂ L with rows to unit length for rows that were not in the fit: approximate.
 

@@ -9,6 +9,8 @@ from scipy.optimize import linear_sum_assignment
 
 from aweigh.algorithms.contract import Array
 
+FEW = 5  # shared rows
+
 
 class Matching(NamedTuple):
     """New numbers of the new run's clusters, and what became of the old ones.
@@ -16,7 +18,7 @@ class Matching(NamedTuple):
     `numbers` (k_new,) gives each new cluster the number of the old one it matches, or a number never used before;
     `births` are new numbers without an old cluster, `deaths` old numbers without a new one; `splits` and `merges` are
     (old, (new, …)) and (new, (old, …)) where at least `share` of the one lies in the others; `small` are old numbers
-    with too few shared rows to be matched.
+    with fewer than `FEW` shared rows: whether such a cluster is still the same, chance decides.
     """
 
     numbers: Array
@@ -44,7 +46,7 @@ def match(table: Array, old_numbers: Array, first_free: int, fewest: int = 1, sh
             numbers[j], free = free, free + 1
     matched = {int(i) for i, _ in pairs}
     deaths = tuple(int(n) for i, n in enumerate(old_numbers) if i not in matched)
-    small = tuple(int(n) for i, n in enumerate(old_numbers) if table[i].sum() < fewest)
+    small = tuple(int(n) for i, n in enumerate(old_numbers) if table[i].sum() < FEW)
     births = tuple(int(n) for j, n in enumerate(numbers) if j not in kept)
     return Matching(
         numbers,

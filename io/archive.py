@@ -13,6 +13,7 @@ from aweigh.io.reader import BatchReader
 __all__ = ["Archive", "Batch", "BatchReader", "View", "check_name", "create_archive", "open_archive"]
 
 LOCK = "import.lock"
+NIGHT_LOCK = "nightly.lock"
 ROOT = json.dumps({"attributes": {"aweigh": {"schema": SCHEMA}}, "zarr_format": 3, "node_type": "group"}, indent=2)
 Path = str | os.PathLike[str] | Location
 
@@ -90,7 +91,7 @@ def refuse_foreign(location: Location) -> None:
     names = location.list()
     if MANIFEST in names:
         return
-    strange = [name for name in names if name not in (LOCK, "zarr.json") and not name.endswith(PARTIAL)]
+    strange = [name for name in names if name not in (LOCK, NIGHT_LOCK, "zarr.json") and not name.endswith(PARTIAL)]
     if "zarr.json" in names and not strange and location.read("zarr.json") != ROOT.encode():
         strange = ["zarr.json"]
     if strange:

@@ -31,12 +31,14 @@ def import_batch(
     labels: Any = None,
     block_rows: int | None = None,
     progress: Progress | None = None,
+    accept: Callable[[Batch], None] | None = None,
 ) -> Batch:
     """The batch, committed; the archive is made where there is none.
 
     views: {name: source}; rows that are all NaN in a view count as missing from it, and a view of the archive
     that is not given as missing from the whole batch. ids, labels: (rows,) integers or strings; by default
-    the ids number the archive's rows. progress: called with (rows done, rows) after each block.
+    the ids number the archive's rows. progress: called with (rows done, rows) after each block. accept:
+    called with the batch before it is committed; what it raises keeps the batch out.
     Raises DataError for data that cannot be clustered, BusyError where another import runs, StorageError
     where the disk is full or refuses; then the archive is as it was.
     """
@@ -58,6 +60,8 @@ def import_batch(
         location.delete(incoming.path)
         try:
             batch = _write(archive, incoming, tell)
+            if accept is not None:
+                accept(batch)
             still_held()
             archives.commit(archive, batch)
         except BaseException:

@@ -80,6 +80,17 @@ class RunFolder:
         return None
 
 
+def publish(run: RunFolder) -> None:
+    """Make a complete run the latest, atomically."""
+    run.archive.location.write(LATEST, json.dumps({"run": run.name}).encode())
+
+
+def remove(run: RunFolder) -> None:
+    """Remove a run: at no instant does it look complete, or begun, without being so."""
+    for name in (RECORD, CONFIG, ""):
+        run.archive.location.delete(f"{run.folder}/{name}".rstrip("/"))
+
+
 def _text(value: Any) -> bytes:
     return json.dumps(value, indent=1, allow_nan=False).encode()
 

@@ -338,24 +338,67 @@ def fit(
 @click.argument("archive")
 @click.option("--from", "source", metavar="RUN", help="The run to go on from; the latest otherwise.")
 @click.option("--run", metavar="NAME", help="Name of the new run.")
+@click.option("--refit", is_flag=True, help="Sweep over all rows again, from the run's model.")
+@click.option("--freeze", is_flag=True, help="Keep the model; place the new batches by it.")
 @computing
 @shared
-def update(archive: str, source: str | None, run: str | None, runner: Any, as_json: bool, debug: bool) -> None:
+def update(
+    archive: str,
+    source: str | None,
+    run: str | None,
+    refit: bool,
+    freeze: bool,
+    runner: Any,
+    as_json: bool,
+    debug: bool,
+) -> None:
     """Learn the batches of ARCHIVE that a run has not seen, from its model.
 
-    Clusters keep their numbers.  Old batches are not read again.
+    Clusters keep their numbers.  Old batches are not read again, unless --refit.
 
     \b
     Example:  aweigh update a.zarr --run tuesday
     """
-    from aweigh.pipeline.run import update_job
+    from aweigh.pipeline.freeze import frozen_run
+    from aweigh.pipeline.show import Watcher
+    from aweigh.pipeline.updating import update_job
+
+    if refit and freeze:
+        raise UsageError("--refit learns from all rows and --freeze from none", "leave out one or the other")
+    with Watcher() as watch:
+        if freeze:
+            with runner(watch) as where:
+                record = frozen_run(archive, source, run=run, runner=where, emit=watch)
+        else:
+            job = update_job(archive, source, how="refit" if refit else "continue", run=run, emit=watch)
+            with runner(watch) as where:
+                record = job.run(where)
+    say(as_json, {k: record[k] for k in REPORTED if k in record}, _told(record))
+
+
+@main.command()
+@click.argument("config")
+@click.option("--dry-run", is_flag=True, help="Say what a night would do; nothing is written.")
+@computing
+@shared
+def nightly(config: str, dry_run: bool, runner: Any, as_json: bool, debug: bool) -> None:
+    """Import what arrived, update, compare, report and publish, as the TOML file CONFIG says.
+
+    The same night twice changes nothing; one that was cut off goes on where it was.
+
+    \b
+    Example:  aweigh nightly nightly.toml --json
+    """
+    from aweigh.pipeline import night_config
+    from aweigh.pipeline import nightly as nights
     from aweigh.pipeline.show import Watcher
 
+    read = night_config.read(config)
     with Watcher() as watch:
-        job = update_job(archive, source, run=run, emit=watch)
-        with runner(watch) as where:
-            record = job.run(where)
-    say(as_json, {k: record[k] for k in REPORTED if k in record}, _told(record))
+        told = nights.nightly(read, runner, watch, dry_run)
+    say(as_json, told, "\n".join(nights.lines(told)))
+    if read.strict and (told.get("alarms") or told.get("converged") is False):
+        click.get_current_context().exit(5)
 
 
 def _told(record: dict[str, Any]) -> str:
@@ -368,7 +411,7 @@ def _told(record: dict[str, Any]) -> str:
 
 REPORTED = (
     "run", "method", "samples", "clusters", "sweeps", "passes", "objective", "converged", "seconds",
-    "peak_worker_bytes", "solved_on", "rounds",
+    "peak_worker_bytes", "solved_on", "rounds", "how", "drift",
 )  # fmt: skip
 
 

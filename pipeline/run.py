@@ -18,8 +18,8 @@ from aweigh.io import trees
 from aweigh.io.archive import Archive, Batch, check_name, open_archive
 from aweigh.io.errors import DataError, UsageError
 from aweigh.io.rows import ZarrRows
-from aweigh.io.runs import CHECKPOINT, CONFIG, MODEL, RECORD, RunFolder, complete_run, incomplete_run
-from aweigh.pipeline import cluster, plan, task, versions
+from aweigh.io.runs import CHECKPOINT, CONFIG, MODEL, RunFolder, complete_run, incomplete_run
+from aweigh.pipeline import cluster, drift, plan, task, versions
 from aweigh.pipeline.driver import Runner
 from aweigh.pipeline.events import Emit, Event, Note, PassDone, silent
 from aweigh.pipeline.fitting import Fit, Fitted, Previous, Request, Round, Saved, records_of
@@ -92,7 +92,9 @@ def _resumed_job(opened: Archive, folder: RunFolder, emit: Emit) -> Job:
         emit(Note(f"resuming on other versions ({changed}): results may differ in the last bits", warning=True))
     source = config.get("updated_from")
     if source:
-        job = _updating(opened, complete_run(opened, source), folder, emit)
+        from aweigh.pipeline.updating import job_from
+
+        job = job_from(opened, complete_run(opened, source), folder, emit, how=config.get("how") or "continue")
     else:
         job = Job.create(opened, request_of(config), folder, None, emit)
     batches = tuple(opened.batch(entry["name"]) for entry in config["batches"])
@@ -102,44 +104,6 @@ def _resumed_job(opened: Archive, folder: RunFolder, emit: Emit) -> Job:
     data = folder.read(CHECKPOINT)
     job.saved = trees.loads(data, records_of(job.method)) if data is not None else Saved()
     return job
-
-
-def update_job(archive: str, source: str | None = None, *, run: str | None = None, emit: Emit = silent) -> Job:
-    """Return the job that learns the batches that a run (the latest otherwise) has not seen, from its stored model.
-
-    Raises DataError where there is no such batch, UsageError where the method does not learn batch after batch.
-    """
-    opened = open_archive(archive)
-    return _updating(opened, complete_run(opened, source), None, emit, run)
-
-
-def _updating(opened: Archive, source: RunFolder, folder: RunFolder | None, emit: Emit, run: str | None = None) -> Job:
-    config = source.read_json(CONFIG)
-    request = request_of(config)
-    method = algorithms.make(config["method"], request.clusters, request.settings)
-    if not method.rounds:
-        able = ", ".join(name for name, kind in algorithms.METHODS.items() if kind.rounds)
-        raise UsageError(
-            f"run {source.name!r} is of {config['method']}, which learns all rows together; {able} go on from a run",
-            "fit again, or `aweigh assign` labels new batches with the frozen model",
-        )
-    old = tuple(opened.batch(entry["name"]) for entry in config["batches"])
-    new = tuple(batch for batch in opened.batches if batch not in old)
-    if not new:
-        raise DataError(f"run {source.name!r} has seen every batch of {opened.path}", "import a batch first")
-    names = _views(opened, request.views)
-    refuse_missing(new, names, method, config["method"])
-    record = source.read_json(RECORD)
-    rounds = tuple(Round([r["batch"]], r["objective"], r["converged"]) for r in record["rounds"])
-    fitted = trees.loads(source.read(MODEL) or b"", records_of(method))
-    columns = tuple(list(opened.views).index(view) for view in names)
-    made = Job(
-        opened, request, method, config["method"],
-        ArchiveSource(opened.path, (*old, *new), names, columns),
-        folder or _new_folder(opened, run, config["method"]), emit, earlier=Earlier(source, fitted, old, rounds),
-    )  # fmt: skip
-    made.emit = made._tell(emit)
-    return made
 
 
 @contextlib.contextmanager
@@ -159,12 +123,18 @@ def request_of(config: dict[str, Any]) -> Request:
 
 @dataclass(frozen=True)
 class Earlier:
-    """The run that an update goes on from, and the batches that it has learnt."""
+    """The run that an update goes on from: the batches that it has learnt, and all that it has labelled.
+
+    `how`: "continue" learns the other batches one after the other; "refit" sweeps over all batches from the earlier
+    model; "full" fits all batches anew.  Numbers are kept in each case.
+    """
 
     folder: RunFolder
     fitted: Fitted
     batches: tuple[Batch, ...]
+    labelled: tuple[Batch, ...]
     rounds: tuple[Round, ...]
+    how: str = "continue"
 
 
 @dataclass
@@ -181,6 +151,9 @@ class Job:
     saved: Saved = Saved()
     earlier: Earlier | None = None
     cache: str = "auto"
+    publishes: bool = True
+    watched: bool = False
+    drift: Any = None
     began: float = field(default_factory=time.monotonic)
     tallies: list[tuple[str, Any]] = field(default_factory=list)
 
@@ -189,12 +162,12 @@ class Job:
         """Return the job after every check that needs no data; nothing is written yet."""
         if not archive.batches:
             raise DataError(f"{archive.path} holds no batch", "import data with `aweigh import`")
-        names = _views(archive, request.views)
+        names = chosen_views(archive, request.views)
         name = choose_method(archive.batches, names, request.method)
         method = make_method(name, request, archive.batches)
         columns = tuple(list(archive.views).index(view) for view in names)
         source = ArchiveSource(archive.path, archive.batches, names, columns)
-        folder = folder or _new_folder(archive, run, name)
+        folder = folder or new_folder(archive, run, name)
         job = cls(archive, request, method, name, source, folder, emit)
         job.emit = job._tell(emit)
         return job
@@ -219,6 +192,7 @@ class Job:
                     "method": self.name,
                     "batches": [{"name": b.name, "digest": b.digest} for b in self.source.batches],
                     "updated_from": self.earlier.folder.name if self.earlier else None,
+                    "how": self.earlier.how if self.earlier else None,
                     "versions": versions.collect(),
                 }
             )
@@ -229,16 +203,41 @@ class Job:
             self.emit, self._checkpoint, self.saved, pin=self.folder.name if estimate.cached else "",
         )  # fmt: skip
         if self.earlier is not None:
-            old = self.earlier
-            rows = ZarrRows(self.archive.path, old.folder.folder)
-            steps.previous = Previous(rows, old.batches, old.fitted.numbers, old.fitted.next_number)
-            if not self.saved.rounds:
-                steps.inherit(runner, rows, old.batches)
-                last = (old.fitted.model, old.fitted.point, old.fitted.stats)
-                prepared = scaling.Prepared((), old.fitted.scaling, None)
-                steps.saved = Saved(prepared, old.rounds, last, None, len(old.batches))
+            self._go_on(runner, steps, self.earlier)
+        found = self.measure(runner)
         fitted = steps.run(runner)
+        if self.earlier is not None and self.earlier.how == "full" and found is not None:
+            found = drift.Measured(
+                drift.begun(self.source, steps.rows, self.method, fitted, runner, self.emit).state, found.told
+            )
+        elif found is None and (self.watched or self.earlier is not None):
+            source = self.source if self.watched else task.restrict(self.source, self.new)
+            found = drift.begun(source, steps.rows, self.method, fitted, runner, self.emit)
+        self.drift = found
         return self._publish(runner, steps, fitted, estimate)
+
+    @property
+    def new(self) -> tuple[Batch, ...]:
+        """The batches that no earlier run has labelled."""
+        return tuple(b for b in self.source.batches if self.earlier is None or b not in self.earlier.labelled)
+
+    def measure(self, runner: Runner) -> Any:
+        """Return how the new batches lie beside the earlier ones, None where nothing was measured before."""
+        if self.drift is None and self.earlier is not None:
+            self.drift = drift.measured(self.earlier.folder, self.source, self.new, runner, self.emit)
+        return self.drift
+
+    def _go_on(self, runner: Runner, steps: Fit, old: Earlier) -> None:
+        """Give the steps what the earlier run hands over; a checkpoint already holds it."""
+        rows = ZarrRows(self.archive.path, old.folder.folder)
+        steps.previous = Previous(rows, old.labelled, old.fitted.numbers, old.fitted.next_number)
+        if old.how == "full" or self.saved.prepared is not None:
+            return
+        last = (old.fitted.model, old.fitted.point, old.fitted.stats)
+        steps.saved = Saved(scaling.Prepared((), old.fitted.scaling, None), last=last)
+        if old.how == "continue":
+            steps.inherit(runner, rows, old.batches)
+            steps.saved = steps.saved._replace(rounds=old.rounds, embedded=len(old.batches))
 
     @property
     def seconds(self) -> float:
@@ -278,7 +277,10 @@ class Job:
             "sizes": [int(n) for n in steps.sizes.rows],
             "numbers": [int(n) for n in fitted.numbers],
             "updated_from": self.earlier.folder.name if self.earlier else None,
-            "matching": _plain(steps.matching),
+            "how": self.earlier.how if self.earlier else None,
+            "matching": plain(steps.matching),
+            "view_weights": view_weights(self.method, fitted.model, self.source.views),
+            "drift": drift.keep(self.folder, self.drift),
             "plan": estimate.as_dict(),
             "driver_peak_bytes": task.peak_bytes(),
             "spilled_bytes": sum(w["spilled_bytes"] for w in workers.values()),
@@ -291,7 +293,7 @@ class Job:
                 {"batch": r.batches[0], "sweeps": len(r.objective), "objective": r.objective, "converged": r.converged}
                 for r in rounds
             ]
-        other = self.folder.finish(record)
+        other = self.folder.finish(record, self.publishes)
         if other is not None:
             self.emit(Note(f"run {other} was finished at the same moment and stays the latest", warning=True))
         return record
@@ -341,7 +343,7 @@ def make_method(name: str, request: Request, batches: tuple[Batch, ...]) -> Any:
     return method
 
 
-def _views(archive: Archive, chosen: tuple[str, ...] | None) -> tuple[str, ...]:
+def chosen_views(archive: Archive, chosen: tuple[str, ...] | None) -> tuple[str, ...]:
     for name in chosen or ():
         if name not in archive.views:
             raise UsageError(f"there is no view {name!r}; there are {', '.join(archive.views)}", "see `aweigh info`")
@@ -350,7 +352,7 @@ def _views(archive: Archive, chosen: tuple[str, ...] | None) -> tuple[str, ...]:
     return tuple(chosen or archive.views)
 
 
-def _new_folder(archive: Archive, run: str | None, method: str) -> RunFolder:
+def new_folder(archive: Archive, run: str | None, method: str) -> RunFolder:
     """Return the folder of a run that is not there yet, named after the time and the method unless told."""
     name = run or f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S-%f}-{method}"
     folder = RunFolder(archive, check_name("run", name))
@@ -360,7 +362,13 @@ def _new_folder(archive: Archive, run: str | None, method: str) -> RunFolder:
     return folder
 
 
-def _plain(found: Any) -> Any:
+def view_weights(method: Any, model: Any, views: tuple[str, ...]) -> dict[str, float] | None:
+    """Return the share that each view has in the method's objective, None where it weighs no views."""
+    weigh = getattr(method, "view_weights", None)
+    return None if weigh is None else {v: float(w) for v, w in zip(views, weigh(model), strict=True)}
+
+
+def plain(found: Any) -> Any:
     """Return a matching JSON-ready."""
     return None if found is None else {k: v.tolist() if k == "numbers" else v for k, v in found._asdict().items()}
 

@@ -39,6 +39,7 @@ UNITS = ["systemd/aweigh-nightly.service", "systemd/aweigh-nightly.timer"]
 MANIFESTS = ["kubernetes/daskjob.yaml", "kubernetes/cronjob.yaml", "kubernetes/kustomization.yaml"]
 DASK = ["dask.yaml", "plain-tls/tls.yaml"]
 CRON = "systemd/aweigh.cron"
+NIGHT = "systemd/nightly.toml"
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
 
 
@@ -53,7 +54,7 @@ def load(name):
 def test_every_file_has_its_check_and_every_folder_its_readme():
     files = {str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*") if path.is_file()}
     readmes = {name for name in files if name.endswith("README.md")}
-    assert files - readmes == {*CLUSTERS, *SCRIPTS, *UNITS, *MANIFESTS, *DASK, CRON}
+    assert files - readmes == {*CLUSTERS, *SCRIPTS, *UNITS, *MANIFESTS, *DASK, CRON, NIGHT}
     folders = {path.name for path in CONFIGS.iterdir() if path.is_dir()}
     assert readmes == {"README.md", *(f"{name}/README.md" for name in folders)}
 
@@ -667,6 +668,16 @@ def test_systemd_accepts_the_units(tmp_path):
 
 
 COMMAND = "/opt/aweigh/bin/aweigh nightly /etc/aweigh/nightly.toml"
+
+
+def test_the_units_and_the_cron_line_call_a_command_that_there_is(tmp_path):
+    words = COMMAND.split()
+    assert words[1] in main.commands
+    (tmp_path / "incoming").mkdir()
+    (tmp_path / "nightly.toml").write_text(text(NIGHT).replace("/var/lib/aweigh", str(tmp_path)))
+    done = CliRunner().invoke(main, [words[1], str(tmp_path / "nightly.toml"), "--dry-run", "--json"])
+    assert (done.exit_code, json.loads(done.stdout)["status"]) == (0, "dry-run")
+    assert not (tmp_path / "archive.zarr").exists()
 
 
 def test_the_night_begins_at_three_everywhere():

@@ -26,7 +26,8 @@ from aweigh.io.verify import verify
 from aweigh.pipeline.compare import compare
 from aweigh.pipeline.driver import SerialRunner
 from aweigh.pipeline.results import open_dataset
-from aweigh.pipeline.run import embedded_runner, fit, update_job
+from aweigh.pipeline.run import embedded_runner, fit
+from aweigh.pipeline.updating import update_job
 
 
 @pytest.fixture(scope="module")
