@@ -51,7 +51,7 @@ class PlaceRows:
 
 def frozen_run(
     archive: str, source: str | None, *, run: str | None = None, runner: Runner, emit: Emit = silent,
-    publishes: bool = True, measured: Any = None,
+    publishes: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the record of a new run over all batches: old rows as in `source`, new ones placed by its model.
 
@@ -74,7 +74,7 @@ def frozen_run(
         now = datetime.datetime.now(datetime.UTC).isoformat()
         told = {"began": now, "batches": entries, "frozen": frozen, "updated_from": model.name, "how": "freeze"}
         folder.begin({**config, **told})
-    measured = measured or drift.measured(model, views, new, runner, emit)
+    measured = drift.measured(model, views, new, runner, emit)
     rows, dtype = ZarrRows(opened.path, folder.folder), ZarrRows(opened.path, model.folder)
     kinds = dict(zip(NAMED, (str(dtype.read("embedding", old[0], 0).dtype), "int32", "float32"), strict=True))
     for name in NAMED:
@@ -83,6 +83,7 @@ def frozen_run(
     _, kept, _ = run_pass(runner, Work(source_rows, CopyRows(fitted.numbers), None, rows), keep, "copy", emit)
     work = Work(task.restrict(views, new), PlaceRows(method), fitted, rows, None, method.width)
     _, placed, _ = run_pass(runner, work, keep, "place", emit)
+    measured = measured or drift.begun(task.restrict(views, new), rows, method, fitted, runner, emit)
     folder.write(MODEL, model.read(MODEL) or b"")
     record = {
         **earlier,

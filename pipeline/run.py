@@ -210,8 +210,8 @@ class Job:
             found = drift.Measured(
                 drift.begun(self.source, steps.rows, self.method, fitted, runner, self.emit).state, found.told
             )
-        elif found is None and (self.watched or self.earlier is not None):
-            source = self.source if self.watched else task.restrict(self.source, self.new)
+        elif found is None and self.new and (self.watched or self.earlier is not None):
+            source = task.restrict(self.source, self.new)
             found = drift.begun(source, steps.rows, self.method, fitted, runner, self.emit)
         self.drift = found
         return self._publish(runner, steps, fitted, estimate)
