@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import json
 import os
 import shutil
@@ -186,12 +187,16 @@ def _reading(place: str) -> dict[str, float]:
     rows = ZarrRows(place, "runs/bench")
     rows.create("rows", opened.batches, COLUMNS, "float32")
     block = np.zeros((ROWS, COLUMNS), np.float32)
-    write = best(lambda: [rows.write("rows", *ref, block) for ref in source.refs])
+
+    def write() -> None:
+        for ref in source.refs:
+            rows.write("rows", *ref, block)
+
     return {
         "read_bytes_per_second": size / best(read),
         "disk_bytes_per_second": size / cold,
         "survey_bytes_per_second": size / BLOCKS / best(survey),
-        "write_bytes_per_second": BLOCKS * block.nbytes / write,
+        "write_bytes_per_second": BLOCKS * block.nbytes / best(write),
     }
 
 
@@ -210,7 +215,8 @@ def _computing() -> dict[str, Any]:
     rate = 2 * ROWS * m * X.shape[1] / best(lambda: (X @ A.T, Z.T @ X), 5)
     E = clustered(ROWS, COLUMNS, 1)
     method = kmeans.KMeans(CLUSTERS)
-    model = kmeans.Model(np.stack([E[i : i + CLUSTERS] for i in range(method.starts)]).astype(float), None, None, 0.0)
+    centres = np.stack([E[i : i + CLUSTERS] for i in range(method.starts)]).astype(float)
+    model = kmeans.Model(centres, np.zeros(method.starts), E, 0.0)
     block = block_of((E,), 0)
     step = best(lambda: method.step(model, block))
     return {
@@ -250,7 +256,7 @@ def _row_seconds(name: str, anchors: int, rate: float) -> float:
         stats, rows = step(model, block)
         model = solve(model, stats)
         block = block._replace(carried=rows) if isinstance(rows, np.ndarray) else block
-    seconds = sum(best(lambda one=one: one.step(model, block), 2) for one in method.sweep)
+    seconds = sum(best(functools.partial(one.step, model, block), 2) for one in method.sweep)
     return max(seconds / ROWS - 2 * anchors * sum(FEATURES) / rate, 1e-9)
 
 
@@ -282,6 +288,11 @@ def nothing(work: Work, blocks: range, home: str = "") -> tuple[Nothing, task.Ta
     return Nothing(np.ones(())), task.Tally(len(blocks), *(0,) * (len(task.Tally._fields) - 1))
 
 
+def unused(model: Any, block: Block) -> Any:
+    """Step over nothing: `nothing` never calls it."""
+    raise AssertionError
+
+
 def same(model: Any, stats: Any) -> Any:
     """Solve nothing."""
     return model
@@ -289,7 +300,7 @@ def same(model: Any, stats: Any) -> Any:
 
 def idle_pass(client: Any, tasks: int) -> None:
     """Run a pass of so many tasks that do nothing, by the way of every pass."""
-    work = Work(Numbers(tasks * tasks), None, None)
+    work = Work(Numbers(tasks * tasks), unused, None)
     cluster.DaskRunner(client, fold=nothing).run(work, same, lambda done, of: None)
 
 
@@ -310,7 +321,7 @@ def _scheduling(client: Any) -> dict[str, float]:
     for tasks in TASKS:
         idle_pass(client, tasks)
         before = messages(client)
-        took[tasks] = best(lambda tasks=tasks: idle_pass(client, tasks), repeats)
+        took[tasks] = best(functools.partial(idle_pass, client, tasks), repeats)
         sent[tasks] = (messages(client) - before) / repeats
     few, many = TASKS
     each = max((took[many] - took[few]) / (many - few), 0.0)
@@ -324,16 +335,14 @@ def _scheduling(client: Any) -> dict[str, float]:
 def lines(found: Constants) -> list[str]:
     """Return the constants as lines for people."""
     mega, giga = 1e6, 1e9
-    methods = [
-        f"  {name}: "
-        + ", ".join(f"{s * 1e6:.2f} µs a row at {m} anchors" for m, s in by.items())
-        + ", beside X A' and Z'X"
-        for name, by in found.row_seconds.items()
-    ]
+    methods = []
+    for name, by in found.row_seconds.items():
+        told = ", ".join(f"{s * 1e6:.2f} µs at {m}" for m, s in by.items())
+        methods.append(f"  {name}: a row beside its products {told} anchors")
     return [
         f"{found.workers} workers at once, each:",
         f"  reads, checks and scales {found.read_bytes_per_second / mega:.0f} MB/s from the page cache, "
-        f"surveys {found.survey_bytes_per_second / mega:.0f} MB/s, writes {found.write_bytes_per_second / mega:.0f} MB/s",
+        f"surveys {found.survey_bytes_per_second / mega:.0f} and writes {found.write_bytes_per_second / mega:.0f}",
         f"  multiplies matrices at {2 * found.multiply_adds_per_second / giga:.1f} GFLOP/s (float32)",
         *methods,
         f"  holds {found.floor_bytes / plan.MIB:.0f} MiB before it reads anything",

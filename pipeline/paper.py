@@ -92,10 +92,10 @@ def on_paper(made: plan.Plan, archive: Archive, name: str, method: Any, constant
     row_bytes = made.pass_bytes / n
     tasks = len(task.groups(made.blocks))
     rows = math.ceil(tasks / made.workers) * n / tasks  # of the worker that has most to do
-    disk = max(0.0, 1 / constants.disk_bytes_per_second - 1 / constants.read_bytes_per_second / constants.workers)
     cold = made.pass_bytes / made.workers > plan.default_memory(constants.workers) / 2
-    a_byte = 1 / constants.read_bytes_per_second + (disk * constants.workers if cold else 0.0)
-    read = rows * row_bytes * a_byte
+    more = constants.workers / constants.disk_bytes_per_second - 1 / constants.read_bytes_per_second
+    disk = max(0.0, more) if cold else 0.0
+    read = rows * row_bytes * (1 / constants.read_bytes_per_second + disk)
     carried = rows * 2 * method.width * 8 / constants.write_bytes_per_second
     compute = rows * (2 * m * features / constants.multiply_adds_per_second + constants.seconds_a_row(name, m))
     stats = (m * features + m * m) * 8
@@ -113,8 +113,7 @@ def on_paper(made: plan.Plan, archive: Archive, name: str, method: Any, constant
         workers=made.workers,
         tasks=tasks,
         messages=round((tasks * (1 + 1 / FAN_IN)) * constants.messages_per_task),
-        prepare_seconds=rows * row_bytes * (1 / constants.survey_bytes_per_second + (disk if cold else 0.0))
-        + scheduler,
+        prepare_seconds=rows * row_bytes * (1 / constants.survey_bytes_per_second + disk) + scheduler,
         read_seconds=later + carried,
         compute_seconds=compute,
         sum_seconds=sums,
@@ -138,8 +137,8 @@ def lines(paper: Paper) -> list[str]:
         f"a sweep on {paper.workers} workers {told(paper.sweep_seconds)}: read {told(paper.read_seconds)}, compute "
         f"{told(paper.compute_seconds)}, sum {told(paper.sum_seconds)}, solve {told(paper.solve_seconds)}, scheduler "
         f"{told(paper.scheduler_seconds)} with {paper.messages} messages for {paper.tasks} tasks",
-        f"the preparing pass {told(paper.prepare_seconds)}, the embedding {told(paper.embed_seconds)}, a pass of k-means "
-        f"{told(paper.clustering_seconds)}",
+        f"the preparing pass {told(paper.prepare_seconds)}, the embedding {told(paper.embed_seconds)}, "
+        f"a pass of k-means {told(paper.clustering_seconds)}",
         f"20 sweeps and 10 passes of k-means {told(paper.seconds(20, 10))}",
     ]
 

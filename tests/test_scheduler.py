@@ -78,7 +78,7 @@ def test_the_event_loop_answers_during_a_large_solve(wide, tmp_path, kind):
         asking = Asking(client.scheduler.address)
         asking.start()
         try:
-            record = fit(wide, 40, "acmvc", settings=SETTINGS, runner=DaskRunner(client), max_sweeps=4, tol=0.0)
+            record = fit(wide, 40, "acmvc", settings=SETTINGS, runner=DaskRunner(client), max_sweeps=2, tol=0.0)
         finally:
             asking.over.set()
             asking.join()
