@@ -84,7 +84,8 @@ def test_the_event_loop_answers_during_a_large_solve(wide, tmp_path, kind):
             asking.join()
     solves = [entry["solve_seconds"] for entry in record["work"]]
     assert record["solved_on"].startswith(f"scheduler (pid {pid} on ")
-    assert max(asking.waited) < max(solves) / 2, (max(asking.waited), solves)
+    # On a loop that a solve blocks, one question waits for all of it.
+    assert max(asking.waited) < 0.75 * max(solves), (max(asking.waited), solves)
     stored = json.loads(Path(wide, "runs", record["run"], "run.json").read_text())
     assert stored["solved_on"] == record["solved_on"]
 
