@@ -70,7 +70,7 @@ def main() -> None:
             "## Scheduler: a pass of tasks that do nothing",
             "",
             f"`python tests/bench/scheduler.py --tasks {whole}`, Python {platform.python_version()}, distributed "
-            f"{version('distributed')}, {given.workers} stub workers in the scheduler's own process.  The share is of a",
+            f"{version('distributed')}, {given.workers} stub workers in the scheduler's process.  The share is of a",
             f"sweep whose blocks take {given.seconds_a_block * 1e3:.0f} ms of a worker each, on 2, 16 and 256 workers.",
             "",
             "| blocks | tasks | seconds | ms a task | messages a task | share, 2 workers | 16 | 256 |",
