@@ -125,11 +125,12 @@ def _runner(scheduler: str | None, workers: int | None, memory: str | None, emit
             yield cluster.DaskRunner(client, emit)
 
 
-def fitting(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say what to fit."""
+def fitting(function: Callable[..., Any], clusters: int | None = None) -> Callable[..., Any]:
+    """Add the options that say what to fit; the number of clusters must be given, or is `clusters`."""
+    number: dict[str, Any] = {"required": True} if clusters is None else {"default": clusters, "show_default": True}
     for option in reversed(
         [
-            click.option("-k", "--clusters", type=int, required=True, help="Number of clusters."),
+            click.option("-k", "--clusters", type=int, help="Number of clusters.", **number),
             click.option("-m", "--method", default="auto", show_default=True, help="Method; see `aweigh methods`."),
             click.option("--views", metavar="A,B", help="Views to use, all by default."),
             click.option("--anchors", type=int, help="Number of anchors; the method's default otherwise."),
@@ -261,28 +262,89 @@ def info(archive: str, as_json: bool, debug: bool) -> None:
 
 
 @main.command()
-@click.argument("archive")
-@fitting
+@click.argument("archive", required=False)
+@functools.partial(fitting, clusters=20)
+@click.option("--samples", type=float, metavar="N", help="Without ARCHIVE: its rows, such as 1e9.")
+@click.option("--features", metavar="D,D", help="Without ARCHIVE: the columns of each view, such as 1024,768.")
+@click.option("--dtype", type=click.Choice(("float32", "float64")), default="float32", help="Without ARCHIVE.")
+@click.option(
+    "--workers", type=click.IntRange(1), help="Without ARCHIVE: workers to count on [default: those measured]."
+)
+@click.option("--constants", metavar="FILE", help="What `aweigh bench` measured [default: where it writes].")
 @click.option("--memory", metavar="SIZE", help="Memory limit of a worker to hold the plan against.")
 @shared
-def plan(archive: str, memory: str | None, as_json: bool, debug: bool, **options: Any) -> None:
-    """Show what a fit of ARCHIVE would read, hold and take.
+def plan(
+    archive: str | None,
+    samples: float | None,
+    features: str | None,
+    dtype: str,
+    workers: int | None,
+    constants: str | None,
+    memory: str | None,
+    as_json: bool,
+    debug: bool,
+    **options: Any,
+) -> None:
+    """Show what a fit of ARCHIVE would read, hold and take; or, on paper, of data that is not there yet.
 
     \b
     Example:  aweigh plan a.zarr -k 10 --memory 1GiB
+              aweigh plan --samples 1e9 --features 1024,768 --workers 256
     """
     from dataclasses import replace
 
-    from aweigh.pipeline import cluster
+    from aweigh.pipeline import cluster, paper
+    from aweigh.pipeline.bench import default_path, load
     from aweigh.pipeline.plan import fit_plan, lines, refuse
     from aweigh.pipeline.run import prepared_job
 
-    job = prepared_job(archive, **_fit_options(options))
-    made = fit_plan(job.archive, job.source, job.method)
+    if (archive is None) == (samples is None or features is None):
+        raise UsageError(
+            "a plan is of an ARCHIVE, or on paper of --samples and --features", "give the one or the other two"
+        )
+    if archive is not None:
+        if workers or constants:
+            raise UsageError("--workers and --constants are of a plan on paper", "leave them out, or leave out ARCHIVE")
+        job = prepared_job(archive, **_fit_options(options))
+        made = fit_plan(job.archive, job.source, job.method)
+        value, told = made.as_dict(), lines(made)
+    else:
+        known = load(Path(constants) if constants else default_path())
+        name, method, shape = paper.asked(samples or 0, features or "", dtype, **_fit_options(options))
+        made = fit_plan(shape, paper.source_of(shape), method, floor=known.floor_bytes)
+        made = replace(made, workers=workers or known.workers)
+        times = paper.on_paper(made, shape, name, method, known)
+        value, told = paper.as_dict(made, times, name, method), [*lines(made), *paper.lines(times)]
     if memory:
         made = replace(made, worker_limit_bytes=cluster.parse_memory(memory))
         refuse(made)
-    say(as_json, made.as_dict(), "\n".join(lines(made)))
+        value["worker_limit_bytes"] = made.worker_limit_bytes
+    say(as_json, value, "\n".join(told))
+
+
+@main.command()
+@click.option("--folder", default=".", help="A folder of the storage to measure; it is left as it was.")
+@click.option("--to", metavar="FILE", help="Where to write the constants [default: the user's cache folder].")
+@computing
+@shared
+def bench(folder: str, to: str | None, runner: Any, as_json: bool, debug: bool) -> None:
+    """Measure what this machine, or a cluster's workers, can do, for `aweigh plan` on paper; under a minute.
+
+    \b
+    Example:  aweigh bench --folder /data
+    """
+    from dataclasses import asdict
+
+    from aweigh.pipeline import bench as benches
+    from aweigh.pipeline.show import Watcher
+
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+        raise UsageError(f"--folder {folder} is no folder that can be written to", "name one on the storage to measure")
+    path = Path(to) if to else benches.default_path()
+    with Watcher() as watch, runner(watch) as where:
+        found = benches.measure(where, folder)
+    benches.save(found, path)
+    say(as_json, {"path": str(path), **asdict(found)}, "\n".join([*benches.lines(found), f"written to {path}"]))
 
 
 def _fit_options(options: dict[str, Any]) -> dict[str, Any]:

@@ -123,6 +123,11 @@ def parse_memory(text: str) -> int:
     return size
 
 
+def fold(work: Work, blocks: range, home: str = "") -> tuple[Stats, Tally]:
+    """Return what one task gives; `home` is the worker that keeps its blocks, where blocks are kept."""
+    return task.fold(work, blocks, bool(home) and distributed.get_worker().address == home)
+
+
 @dataclass
 class DaskRunner:
     """Passes on the workers of a client's cluster, solves in its scheduler's process.
@@ -134,6 +139,7 @@ class DaskRunner:
     emit: Emit = silent
     deadline: float = DEADLINE
     sparing: bool = False
+    fold: Callable[..., tuple[Stats, Tally]] = fold
     solved_on: str = ""
     _began: set[str] = field(default_factory=set)
 
@@ -177,7 +183,9 @@ class DaskRunner:
     def _once(self, work: Work, solve: Solve, progress: Callable[[int, int], None]) -> tuple[Model, Stats, Tally]:
         todo = task.groups(len(work.source.refs), work.source.most_tasks)
         with self._reaching():
-            shared = self.client.submit(_identity, work, pure=False, retries=2)
+            # A large model is sent on purpose.
+            with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"}):
+                shared = self.client.submit(_identity, work, pure=False, retries=2)
             leaves = self._leaves(shared, todo, bool(work.pin))
             level = leaves
             while len(level) > FAN_IN:
@@ -196,10 +204,10 @@ class DaskRunner:
         """Submit a pass's tasks; where blocks are kept in memory, each to the worker that keeps its blocks."""
         homes = self._addresses() if pinned else []
         if not homes:
-            return self.client.map(_fold, [shared] * len(todo), todo, pure=False, retries=2)
+            return self.client.map(self.fold, [shared] * len(todo), todo, pure=False, retries=2)
         return [
             self.client.submit(
-                _fold, shared, blocks, homes[i % len(homes)], pure=False, retries=2,
+                self.fold, shared, blocks, homes[i % len(homes)], pure=False, retries=2,
                 workers=[homes[i % len(homes)]], allow_other_workers=True,
             )
             for i, blocks in enumerate(todo)
@@ -325,10 +333,6 @@ class _Patience:
 
 def _identity(work: Work) -> Work:
     return work
-
-
-def _fold(work: Work, blocks: range, home: str = "") -> tuple[Stats, Tally]:
-    return task.fold(work, blocks, bool(home) and distributed.get_worker().address == home)
 
 
 async def _floor_here() -> int:

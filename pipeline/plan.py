@@ -50,8 +50,15 @@ class Plan:
         return asdict(self)
 
 
-def fit_plan(archive: Archive, source: task.ArchiveSource, method: Any, runner: Any = None, cache: str = "off") -> Plan:
-    """Return the plan of a fit; the floor is measured on the runner's workers, or in a process like one.
+def fit_plan(
+    archive: Archive,
+    source: task.ArchiveSource,
+    method: Any,
+    runner: Any = None,
+    cache: str = "off",
+    floor: int | None = None,
+) -> Plan:
+    """Return the plan of a fit; the floor is measured on the runner's workers, or in a process like one, unless given.
 
     `cache`: "on" keeps the scaled blocks in the workers' memory, "auto" where their share fits beside the peak, and at
     most doubles it where nobody gave the workers a limit.
@@ -66,7 +73,7 @@ def fit_plan(archive: Archive, source: task.ArchiveSource, method: Any, runner: 
     item = np.result_type(*(view.dtype for view in views)).itemsize
     sample = sampling.sample_size(rows, row_bytes) * row_bytes
     floors = runner.floors() if runner is not None else {}
-    floor = max(floors.values(), default=0) or measured_floor()
+    floor = floor or max(floors.values(), default=0) or measured_floor()
     largest = max(block_rows * view.row_bytes for view in views)
     biggest = max(batch.rows for batch in source.batches) if method.rounds else rows
     model = (m * features + m * m) * 8

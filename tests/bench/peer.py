@@ -1,4 +1,4 @@
-"""One of the programs that `peers.py` compares with, alone in a process: zarr, NumPy and the program, nothing of aweigh.
+"""One of the programs that `peers.py` compares with, alone in a process: zarr, NumPy and it, nothing of aweigh.
 
 python tests/bench/peer.py NAME ARCHIVE -k K --out LABELS.npy [--rows N]
 """

@@ -2,10 +2,10 @@
 
     python tests/bench/peers.py [--rows 1e5] [-k 20] [--python ENV/bin/python] [--only NAME,NAME] [--write]
 
-Every program is a process of its own, from its start to labels on disk; the peak is that of all its processes together.
-scikit-learn runs on the views side by side in memory, dask-ml on the same Zarr arrays, polyview on 20,000 rows and three
-iterations, its seconds an iteration multiplied up.  What is not installed is left out.  dask-ml and polyview may have an
-environment of their own, whose Python --python names:
+Every program is a process of its own, from its start to labels on disk; the peak is that of all its processes.
+scikit-learn runs on the views side by side in memory, dask-ml on the same Zarr arrays, polyview on 20,000 rows and
+three iterations, its seconds an iteration multiplied up.  What is not installed is left out.  dask-ml and polyview may
+have an environment of their own, whose Python --python names:
 
     python -m venv ENV && ENV/bin/pip install dask-ml polyview zarr
 """
@@ -130,8 +130,8 @@ def compare(archive: Path, given: argparse.Namespace, folder: Path) -> str:
         [
             f"## Peers: {given.rows:,} x {FEATURES} float32, k = {given.k}",
             "",
-            f"`python tests/bench/peers.py --rows {given.rows}`, Python {platform.python_version()}, {packages}.  Whole "
-            "processes, one run, ours the median of three; memory in MiB of all processes together.  polyview: "
+            f"`python tests/bench/peers.py --rows {given.rows}`, Python {platform.python_version()}, {packages}.  "
+            "Whole processes, one run, ours the median of three; memory in MiB of all processes together.  polyview: "
             f"{min(PART, given.rows):,} rows, three iterations, its seconds a sweep multiplied up to all rows.",
             "",
             "| program | seconds | x ours | iterations | s a sweep | sum of peaks | RSS | PSS | NMI |",
@@ -150,9 +150,10 @@ def verdict(found: dict[str, tuple[Watched, dict[str, Any]]]) -> list[str]:
     out = []
     for name, (done, theirs) in found.items():
         if name == "scikit-learn KMeans":
-            ratio = sum(done.peaks.values()) / sum(ours.peaks.values())
-            out.append(f"Our time is {ours.seconds / theirs['seconds']:.2f} of {name}'s `fit` alone and "
-                       f"{ours.seconds / done.seconds:.2f} of its process; its peak is {ratio:.1f} times ours.")  # fmt: skip
+            alone, whole = ours.seconds / theirs["seconds"], ours.seconds / done.seconds
+            peak = sum(done.peaks.values()) / sum(ours.peaks.values())
+            out.append(f"Our time is {alone:.2f} of {name}'s `fit` alone and {whole:.2f} of its whole process;")
+            out.append(f"its peak is {peak:.1f} times ours.")
         elif name.startswith("polyview"):
             out.append(f"A sweep of polyview takes {theirs['sweep'] / told['sweep']:.0f} times one of ours.")
         elif name.startswith("dask-ml"):
