@@ -60,16 +60,16 @@ def rng():
 
 
 def test_warm_up_compiles_everything():
-    from aweigh.algorithms import simplex
+    from aweigh.algorithms import active_set, simplex
 
     warm_up()
-    before = [len(k.signatures) for k in (simplex._qp_rows, simplex._project_rows)]
+    before = [len(k.signatures) for k in (active_set.qp_rows, simplex._project_rows)]
     for dtype in (np.float32, np.float64):
         F = np.ones((2, 3), dtype)
         project_simplex(F)
         simplex_qp(np.eye(3), F)
         simplex_qp(np.eye(3), F, start=F)
-    assert before == [len(k.signatures) for k in (simplex._qp_rows, simplex._project_rows)]
+    assert before == [len(k.signatures) for k in (active_set.qp_rows, simplex._project_rows)]
 
 
 @pytest.mark.parametrize("m", [1, 2, 7, 8, 9, 50, 400])

@@ -1,12 +1,17 @@
-"""Time of the simplex QP against quadprog and SciPy's SLSQP, side by side: python tests/bench/kernels.py
+"""Time of the simplex QP against quadprog and SciPy's SLSQP, side by side: python tests/bench/kernels.py [--write]
 
-quadprog is needed for this bench only: pip install quadprog. Times are microseconds a sample, the best of
-interleaved repeats; ratios are what to compare between machines. Run with OMP_NUM_THREADS=1.
+quadprog is needed for this bench only: pip install quadprog. Times are microseconds of processor time a sample, the
+best of interleaved repeats; ratios are what to compare between machines. `--write` writes the section of RESULTS.md.
+Run with OMP_NUM_THREADS=1.
 """
 
+import argparse
+import platform
 import time
 
+import numba
 import numpy as np
+from harness import write_section
 from scipy.optimize import minimize
 from sklearn.cluster import KMeans
 
@@ -79,13 +84,14 @@ def measure(solvers):
         for name, (function, samples) in solvers.items():
             if name == "slsqp" and repeat >= 2:
                 continue
-            begin = time.perf_counter()
+            begin = time.thread_time()
             results[name] = function()
-            best[name] = min(best[name], (time.perf_counter() - begin) / samples * 1e6)
+            best[name] = min(best[name], (time.thread_time() - begin) / samples * 1e6)
     return {name: (best[name], results[name]) for name in solvers}
 
 
 def against_others(m, condition):
+    """A row of the first table."""
     Q, F = random_problem(m, condition)
     few, fewer = F[: SAMPLES["quadprog"]], F[: SAMPLES["slsqp"]]
     got = measure(
@@ -96,15 +102,16 @@ def against_others(m, condition):
         }
     )
     ours, Z = got["ours"]
-    residual = {name: kkt_residual(Q, f, got[name][1]).max() for name, f in (("quadprog", few), ("slsqp", fewer))}
-    print(
-        f"{m:4d} {condition:6.0e} {(Z > 0).sum(1).mean():8.1f} {ours:8.2f}"
-        f" {got['quadprog'][0] / ours:10.0f} x {got['slsqp'][0] / ours:10.0f} x"
-        f" {kkt_residual(Q, F, Z).max():12.0e} {residual['quadprog']:9.0e} {residual['slsqp']:9.0e}"
-    )
+    times = [f"{got[name][0] / ours:.0f} x" for name in ("quadprog", "slsqp")]
+    residuals = [
+        f"{kkt_residual(Q, f, got[name][1]).max():.0e}"
+        for name, f in (("ours", F), ("quadprog", few), ("slsqp", fewer))
+    ]
+    return [m, f"{condition:.0e}", f"{(Z > 0).sum(1).mean():.1f}", f"{ours:.2f}", *times, *residuals]
 
 
 def clustered(m, d, clusters, mu):
+    """A row of the second table."""
     Q, F, before = clustered_problem(m, d, clusters, mu)
     few = F[: SAMPLES["quadprog"]]
     got = measure(
@@ -114,35 +121,58 @@ def clustered(m, d, clusters, mu):
             "quadprog": (lambda: by_quadprog(Q, few), len(few)),
         }
     )
-    (cold, Z), (warm, W) = got["cold"], got["warm"]
-    print(
-        f"{m:4d} {d:5d} {mu:6.0e} {(Z > 0).sum(1).mean():8.1f} {cold:8.2f} {warm:8.2f}"
-        f" {got['quadprog'][0] / cold:10.0f} x {kkt_residual(Q, F, Z).max():12.0e}"
-        f" {kkt_residual(Q, F, W).max():9.0e} {kkt_residual(Q, few, got['quadprog'][1]).max():9.0e}"
-    )
+    (cold, Z), (warm, _) = got["cold"], got["warm"]
+    residuals = [
+        f"{kkt_residual(Q, f, got[name][1]).max():.0e}" for name, f in (("cold", F), ("warm", F), ("quadprog", few))
+    ]
+    times = [f"{cold:.2f}", f"{warm:.2f}", f"{got['quadprog'][0] / cold:.0f} x"]
+    return [m, d, f"{mu:.0e}", f"{(Z > 0).sum(1).mean():.1f}", *times, *residuals]
 
 
 def projection(m):
+    """A row of the third table."""
     P = np.random.default_rng(m).standard_normal((20000, m)) / 4
-    took, _ = measure({"ours": (lambda: project_simplex(P), len(P))})["ours"]
-    print(f"{m:4d} {took:8.3f}")
+    return [m, f"{measure({'ours': (lambda: project_simplex(P), len(P))})['ours'][0]:.3f}"]
+
+
+def table(columns, rows):
+    """Markdown."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def report():
+    """The section of RESULTS.md."""
+    others = [against_others(m, condition) for m in (20, 50, 100) for condition in (1e2, 1e7)]
+    sizes = ((20, 64, 10), (50, 256, 10), (50, 832, 20), (100, 832, 20))
+    anchors = [clustered(*size, mu) for size in sizes for mu in (1e-4, 1.0, 1e4)]
+    columns = ["m", "condition", "support", "ours", "quadprog", "SLSQP", "KKT ours", "quadprog", "SLSQP"]
+    more = ["m", "d", "μ", "support", "cold", "warm", "quadprog", "KKT cold", "warm", "quadprog"]
+    return "\n\n".join(
+        [
+            "## Kernels: the simplex QP with a shared Q",
+            f"`python tests/bench/kernels.py --write`, Python {platform.python_version()}, numba {numba.__version__},"
+            " one run on a shared machine.\nOurs in microseconds of processor time a sample, the others as multiples of"
+            " it; largest KKT residuals.  Random Q and f:",
+            table(columns, others),
+            "Clustered samples with k-means anchors, cold and from the sweep before:",
+            table(more, anchors),
+            "The projection:",
+            table(["m", "ours"], map(projection, (20, 50, 100))),
+        ]
+    )
 
 
 def main():
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write the section of RESULTS.md")
+    write = parser.parse_args().write
     warm_up()
-    print("Random Q and f: ours in microseconds a sample, the others as multiples of it; largest KKT residuals")
-    print("   m   cond  support     ours     quadprog        slsqp         ours  quadprog     slsqp")
-    for m in (20, 50, 100):
-        for condition in (1e2, 1e7):
-            against_others(m, condition)
-    print("\nClustered samples, k-means anchors: microseconds a sample, cold and from the sweep before")
-    print("   m     d     mu  support     cold     warm     quadprog         cold      warm  quadprog")
-    for m, d, clusters in ((20, 64, 10), (50, 256, 10), (50, 832, 20), (100, 832, 20)):
-        for mu in (1e-4, 1.0, 1e4):
-            clustered(m, d, clusters, mu)
-    print("\nProjection: microseconds a sample")
-    for m in (20, 50, 100):
-        projection(m)
+    text = report()
+    print(text)
+    if write:
+        write_section("kernels", text)
 
 
 if __name__ == "__main__":
