@@ -24,6 +24,7 @@ Sum = Annotated[Any, "sum"]
 Min = Annotated[Any, "min"]
 Max = Annotated[Any, "max"]
 Gather = Annotated[Any, "gather"]  # rows put end to end in block order; for samples of a fixed size only
+Each = Annotated[Any, "each"]  # a tuple of statistics, combined one by one
 
 
 class Others(Protocol):
@@ -114,6 +115,7 @@ _COMBINE: dict[str, Callable[[Sequence[Array]], Array]] = {
     "min": lambda parts: functools.reduce(np.minimum, parts),
     "max": lambda parts: functools.reduce(np.maximum, parts),
     "gather": np.concatenate,
+    "each": lambda parts: combine(*parts),
 }
 
 

@@ -101,7 +101,7 @@ class ArchiveSource(Batches):
             present = np.ones((last - first, len(self.views)), bool)
         raw = [reader.view(name, block) for name in self.views]
         read = sum(X.nbytes for X in raw)
-        return _scaled(self.scaling, raw, present), present, read
+        return scaled(self.scaling, raw, present), present, read
 
 
 @dataclass(frozen=True)
@@ -117,10 +117,10 @@ class MemorySource(Batches):
         first, last = batch.block_range(block)
         views, mask = self.arrays[batch.name]
         raw, present = [X[first:last].copy() for X in views], mask[first:last]
-        return _scaled(self.scaling, raw, present), present, sum(X.nbytes for X in raw)
+        return scaled(self.scaling, raw, present), present, sum(X.nbytes for X in raw)
 
 
-def _scaled(scalings: tuple[scaling.ViewScaling, ...], raw: list[Array], present: Array) -> tuple[Array, ...]:
+def scaled(scalings: tuple[scaling.ViewScaling, ...], raw: list[Array], present: Array) -> tuple[Array, ...]:
     """Return the scaled views of a block, or the views as they are where no scaling is known yet."""
     if not scalings:
         return tuple(raw)
@@ -227,8 +227,19 @@ def solved(parts: Sequence[tuple[Stats, Tally]], solve: Callable[[Any, Stats], A
 
 def _one(work: Work, batch: Batch, number: int) -> tuple[Stats, Tally]:
     began = time.perf_counter()
-    first, last = batch.block_range(number)
     views, present, view_bytes = _load(work, batch, number)
+    seconds = time.perf_counter() - began
+    stats, tally = step_block(work, batch, number, views, present)
+    read = tally.view_bytes + view_bytes
+    return stats, tally._replace(view_bytes=read, read_seconds=tally.read_seconds + seconds)
+
+
+def step_block(
+    work: Work, batch: Batch, number: int, views: tuple[Array, ...], present: Array
+) -> tuple[Stats, Tally]:
+    """Return the statistics of one block whose views are there already, and what its own rows cost."""
+    began = time.perf_counter()
+    first, last = batch.block_range(number)
     carried = np.zeros((last - first, work.width))
     if work.carried is not None and work.rows is not None:
         carried = work.rows.read(work.carried, batch, number)
@@ -240,7 +251,7 @@ def _one(work: Work, batch: Batch, number: int) -> tuple[Stats, Tally]:
     written = _write(work, batch, number, rows)
     done = time.perf_counter()
     tally = Tally(
-        1, last - first, view_bytes + siblings.view_bytes,
+        1, last - first, siblings.view_bytes,
         (carried.nbytes if work.carried else 0) + siblings.row_bytes, written,
         loaded - began, computed - loaded, done - computed, peak_bytes(),
     )  # fmt: skip
