@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from aweigh.algorithms.acmvc import ACMVC
+from aweigh.algorithms.consensus import Consensus
 from aweigh.algorithms.emvgc_lg import EMVGCLG
 from aweigh.algorithms.imvc_cbg import IMVCCBG
 from aweigh.algorithms.l2sc import L2SC
@@ -17,6 +18,7 @@ METHODS: dict[str, Any] = {
     "acmvc": ACMVC,
     "l2sc": L2SC,
 }
+CONSENSUS = "consensus"  # made of fitted methods, so that it is not fitted itself
 
 
 def parameters(name: str) -> dict[str, Any]:
@@ -28,8 +30,11 @@ def parameters(name: str) -> dict[str, Any]:
 def make(name: str, clusters: int, settings: Mapping[str, Any] | None = None) -> Any:
     """Return the method of this name; raise ValueError that names what is allowed.
 
-    Values may be strings, as they come from a command line; they are read as the parameter's own type.
+    Values may be strings, as they come from a command line; they are read as the parameter's own type.  The members of
+    a consensus are (name, clusters, settings) each.
     """
+    if name == CONSENSUS:
+        return Consensus(clusters, tuple(make(*member) for member in (settings or {})["members"]))
     if name not in METHODS:
         raise ValueError(f"there is no method {name!r}; there are {', '.join(METHODS)}")
     fields = {f.name.rstrip("_"): f for f in dataclasses.fields(METHODS[name]) if f.name != "clusters"}

@@ -104,9 +104,15 @@ def cluster(X: Array, k: int, rng: np.random.Generator, starts: int = 3) -> Arra
 
 def means(X: Array, labels: Array, k: int) -> Array:
     """Return the mean of the rows of each label (k, d), zero for a label that no row has."""
+    total, counts = sums(X, labels, k)
+    return total / np.maximum(counts, 1)[:, None]
+
+
+def sums(X: Array, labels: Array, k: int) -> tuple[Array, Array]:
+    """Return the sum of the rows of each label (k, d) and their counts (k,)."""
     total, counts = np.zeros((k, X.shape[1])), np.zeros(k)
     _add_rows(X, labels, total, counts)
-    return total / np.maximum(counts, 1)[:, None]
+    return total, counts
 
 
 def nearest_two(X: Array, centres: Array) -> tuple[Array, Array, Array]:

@@ -398,6 +398,86 @@ def fit(
 
 @main.command()
 @click.argument("archive")
+@click.option("-k", "--clusters", required=True, metavar="KS", help="Numbers of clusters: 5:30, 5:30:5 or 5,8,12.")
+@click.option("-m", "--method", default="auto", show_default=True, metavar="A,B", help="Methods; see `aweigh methods`.")
+@click.option("--views", metavar="A,B", help="Views to use, all by default.")
+@click.option("--anchors", metavar="N,N", help="Numbers of anchors; 2k,3k are multiples of k.")
+@click.option("--scale", type=click.Choice(SCALES), help="Scaling of the views [default: auto].")
+@click.option("--set", "sets", multiple=True, metavar="NAME=V,V", help="Values of a parameter; METHOD.NAME for one.")
+@click.option("--max-sweeps", type=click.IntRange(1), help="Most sweeps over the data.")
+@click.option("--tol", type=click.FloatRange(0), help="Relative change of the objective to stop at.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all chance.")
+@click.option("--seeds", type=click.IntRange(1), default=2, show_default=True, help="Fits of each setting.")
+@click.option("--halves", is_flag=True, help="Fit each setting on two halves of the rows too.")
+@click.option("--consensus", metavar="NAME", help="Make a run of all fits of the recommended k together.")
+@click.option("--run", "name", metavar="NAME", help="Name that the settings' runs begin with.")
+@click.option("--resume", is_flag=True, help="Go on with the tune of --run.")
+@click.option("-o", "--output", metavar="FILE.html", help="Write table and pictures as a page.")
+@computing
+@shared
+def tune(
+    archive: str,
+    clusters: str,
+    method: str,
+    views: str | None,
+    anchors: str | None,
+    sets: tuple[str, ...],
+    consensus: str | None,
+    name: str | None,
+    resume: bool,
+    output: str | None,
+    runner: Any,
+    as_json: bool,
+    debug: bool,
+    **options: Any,
+) -> None:
+    """Fit many settings of ARCHIVE in the same passes and recommend one.
+
+    No labels are used. Every block is read once for all settings. Each setting is
+    a run of its own, equal to what `aweigh fit` gives with the same seed.
+
+    \b
+    Example:  aweigh tune a.zarr -k 5:30 --consensus best -o tune.html
+    """
+    from aweigh.pipeline import grid, tuned
+    from aweigh.pipeline import tune as tuning
+    from aweigh.pipeline.show import Watcher
+
+    if output and (Path(output).suffix != ".html" or not Path(output).resolve().parent.is_dir()):
+        raise UsageError(f"-o {output!r} is not a .html file in a folder that is there", "write for example tune.html")
+    settings = grid.settings(method.split(","), clusters, anchors, sets)
+    chosen = tuple(views.split(",")) if views else None
+    with Watcher() as watch:
+        made = tuning.prepared(
+            archive, settings, tuning.Options(chosen, **options),
+            name=name, combined=consensus, resume=resume, emit=watch,
+        )  # fmt: skip
+        with runner(watch) as where:
+            record = made.run(where)
+    if output:
+        _write_text(output, tuned.page(record))
+    say(as_json, record, tuned.table(record))
+
+
+def _write_text(target: str, text: str) -> None:
+    """Write a file whole or not at all."""
+    from aweigh.io.location import storage_errors
+
+    at = Path(target).resolve()
+    with storage_errors(f"writing {target}"):
+        handle, partial = tempfile.mkstemp(dir=at.parent, prefix=f".{at.name}.", suffix=".partial")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as out:
+                out.write(text)
+            os.chmod(partial, 0o644)
+            os.replace(partial, at)
+        except BaseException:
+            os.unlink(partial)
+            raise
+
+
+@main.command()
+@click.argument("archive")
 @click.option("--from", "source", metavar="RUN", help="The run to go on from; the latest otherwise.")
 @click.option("--run", metavar="NAME", help="Name of the new run.")
 @click.option("--refit", is_flag=True, help="Sweep over all rows again, from the run's model.")

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ class Plan:
     worker_limit_bytes: int | None
     workers: int
     cached: bool
+    model_bytes: int
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan JSON-ready."""
@@ -101,6 +103,22 @@ def fit_plan(
         worker_limit_bytes=limit,
         workers=workers,
         cached=cached,
+        model_bytes=model,
+    )
+
+
+def joint(plans: Sequence[Plan]) -> Plan:
+    """Return the plan of fits in the same passes: the blocks and steps of one, the models and rows of all."""
+    largest = max(plans, key=lambda p: p.worker_peak_bytes)
+    models = sum(p.model_bytes for p in plans)
+    return replace(
+        largest,
+        passes=max(p.passes for p in plans),
+        state_bytes=sum(p.state_bytes for p in plans),
+        result_bytes=sum(p.result_bytes for p in plans),
+        worker_peak_bytes=largest.worker_peak_bytes + 6 * (models - largest.model_bytes),
+        driver_peak_bytes=max(p.driver_peak_bytes for p in plans) + 16 * (models - largest.model_bytes),
+        model_bytes=models,
     )
 
 

@@ -79,12 +79,12 @@ def prepared_job(
     """Return a fit after every check that reads no data; nothing runs and nothing is written yet."""
     opened = open_archive(archive)
     if resume:
-        return _resumed_job(opened, incomplete_run(opened, run), emit)
+        return resumed_job(opened, incomplete_run(opened, run), emit)
     request = Request(clusters, method, views, scale, dict(settings or {}), max_sweeps, tol, seed)
     return Job.create(opened, request, None, run, emit)
 
 
-def _resumed_job(opened: Archive, folder: RunFolder, emit: Emit) -> Job:
+def resumed_job(opened: Archive, folder: RunFolder, emit: Emit) -> Job:
     """Return the job of a run that was cut off, where its checkpoint says; what was asked then counts, not now."""
     config = folder.read_json(CONFIG)
     changed = versions.differences(config["versions"], versions.collect())
@@ -165,8 +165,7 @@ class Job:
         names = chosen_views(archive, request.views)
         name = choose_method(archive.batches, names, request.method)
         method = make_method(name, request, archive.batches)
-        columns = tuple(list(archive.views).index(view) for view in names)
-        source = ArchiveSource(archive.path, archive.batches, names, columns)
+        source = source_of(archive, names)
         folder = folder or new_folder(archive, run, name)
         job = cls(archive, request, method, name, source, folder, emit)
         job.emit = job._tell(emit)
@@ -343,7 +342,14 @@ def make_method(name: str, request: Request, batches: tuple[Batch, ...]) -> Any:
     return method
 
 
+def source_of(archive: Archive, views: tuple[str, ...]) -> ArchiveSource:
+    """Return the source over all batches of an archive, its views as they are."""
+    columns = tuple(list(archive.views).index(view) for view in views)
+    return ArchiveSource(archive.path, archive.batches, views, columns)
+
+
 def chosen_views(archive: Archive, chosen: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Return the views that were chosen, all by default; UsageError where one is unknown or named twice."""
     for name in chosen or ():
         if name not in archive.views:
             raise UsageError(f"there is no view {name!r}; there are {', '.join(archive.views)}", "see `aweigh info`")

@@ -234,9 +234,7 @@ def _one(work: Work, batch: Batch, number: int) -> tuple[Stats, Tally]:
     return stats, tally._replace(view_bytes=read, read_seconds=tally.read_seconds + seconds)
 
 
-def step_block(
-    work: Work, batch: Batch, number: int, views: tuple[Array, ...], present: Array
-) -> tuple[Stats, Tally]:
+def step_block(work: Work, batch: Batch, number: int, views: tuple[Array, ...], present: Array) -> tuple[Stats, Tally]:
     """Return the statistics of one block whose views are there already, and what its own rows cost."""
     began = time.perf_counter()
     first, last = batch.block_range(number)

@@ -17,12 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aweigh.algorithms import scaling
 from aweigh.algorithms.contract import Array, Block, Each, Model, Stats
 from aweigh.io.archive import Batch
 from aweigh.pipeline import task
 from aweigh.pipeline.driver import Runner, Solve
-from aweigh.pipeline.events import Emit, PassDone, Progress, silent
+from aweigh.pipeline.events import Emit, Note, PassDone, Progress, silent
 from aweigh.pipeline.task import RowsSource, Tally, Work
 
 # What is done first when fits wait for different things: passes over the views come once no fit can get nearer to one
@@ -104,9 +103,9 @@ def alongside(works: Sequence[Work]) -> tuple[Alongside, tuple[int, ...]]:
             sources.append(bare)
             scalings.append([])
         row = sources.index(bare)
-        if not any(_alike(own, other) for other in scalings[row]):
+        if not any(alike(own, other) for other in scalings[row]):
             scalings[row].append(own)
-        places.append((row, next(i for i, other in enumerate(scalings[row]) if _alike(own, other))))
+        places.append((row, next(i for i, other in enumerate(scalings[row]) if alike(own, other))))
     before = np.cumsum([0, *map(len, scalings)])
     return Alongside(tuple(sources), tuple(map(tuple, scalings))), tuple(int(before[r]) + i for r, i in places)
 
@@ -117,11 +116,11 @@ def _unscaled(source: Any) -> tuple[Any, tuple[Any, ...]]:
     return replace(source, scaling=()), source.scaling
 
 
-def _alike(one: tuple[scaling.ViewScaling, ...], two: tuple[scaling.ViewScaling, ...]) -> bool:
-    """Return whether two scalings of the same views are equal, value by value."""
-    return len(one) == len(two) and all(
-        np.array_equal(x, y) for s, t in zip(one, two, strict=True) for x, y in zip(s, t, strict=True)
-    )
+def alike(one: Any, two: Any) -> bool:
+    """Return whether two trees of tuples and arrays, such as scalings or models, are equal value by value."""
+    if isinstance(one, tuple):
+        return type(one) is type(two) and len(one) == len(two) and all(map(alike, one, two))
+    return np.array_equal(one, two)
 
 
 @dataclass
@@ -148,16 +147,15 @@ class Member:
     crew: Crew
     number: int
 
-    @property
-    def solved_on(self) -> str:
-        """Where small solves ran last."""
-        return self.crew.runner.solved_on
+    solved_on: str = ""
 
     def run(self, work: Work, solve: Solve, progress: Callable[[int, int], None]) -> tuple[Model, Stats, Tally]:
         """Return the solved model, the statistics and this fit's share of what the pass cost."""
         turn = VIEWS if work.views else ROWS
         turn = EMBEDDINGS if isinstance(work.source, RowsSource) else turn
-        return self.crew.ask(self.number, Asked(turn, work, solve))  # type: ignore[no-any-return]
+        answer = self.crew.ask(self.number, Asked(turn, work, solve))
+        self.solved_on = self.crew.runner.solved_on
+        return answer  # type: ignore[no-any-return]
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return function(*args), computed where small solves run."""
@@ -187,11 +185,11 @@ class Member:
 
 
 class Crew:
-    """Fits that go over the data together; `passes` are the joint passes done, as (phase, tally, fits in it)."""
+    """Fits that go over the data together; `passes` are the joint passes done, as (turn, tally, fits in it)."""
 
     def __init__(self, runner: Runner, floors: dict[str, int], pin: str = "", emit: Emit = silent) -> None:
         self.runner, self.floors, self.pin, self.emit = runner, floors, pin, emit
-        self.passes: list[tuple[str, Tally, int]] = []
+        self.passes: list[tuple[int, Tally, int]] = []
         self._inbox: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self._layouts: list[Alongside] = []
         self._stopped = False
@@ -277,28 +275,28 @@ class Crew:
                 asked.answer = answer
 
     def _pass(self, turn: int, group: list[Asked]) -> list[tuple[Model, Stats, Tally]]:
-        works = [asked.work for asked in group]
+        firsts, numbers = _distinct(group)
+        works = [asked.work for asked in firsts]
         source, at = alongside(works)
         steps = Steps(tuple(work._replace(model=None) for work in works), at)
         models = tuple(work.model for work in works)
         pin = self._layout(source) if turn == VIEWS and any(work.pin for work in works) else ""
         joint = Work(source, steps, models, views=turn != ROWS, pin=pin)
-        phase = f"{PHASES[turn]} for {len(works)}"
-        solves = Solves(tuple(asked.solve for asked in group))
+        phase = f"{PHASES[turn]} for {len(group)}"
+        solves = Solves(tuple(asked.solve for asked in firsts))
         solved, stats, tally = self.runner.run(joint, solves, lambda done, of: self.emit(Progress(phase, done, of)))
         tally = _whole(tally, stats.tallies)
-        self.passes.append((PHASES[turn], tally, len(works)))
+        if turn == VIEWS:
+            views = sum(done == VIEWS for done, _, _ in self.passes) + 1
+            self.emit(Note(f"pass {views} over the views, for {len(group)} fits"))
+        self.passes.append((turn, tally, len(group)))
         self.emit(PassDone(phase, tally))
-        shares = [_share(own, tally, len(works)) for own in stats.tallies]
-        return list(zip(solved, stats.stats, shares, strict=True))
+        return [(solved[i], stats.stats[i], _share(stats.tallies[i], tally, len(group))) for i in numbers]
 
     def _layout(self, source: Alongside) -> str:
         """Return the name that blocks are kept under: one for each set of scalings that a pass reads side by side."""
         for number, other in enumerate(self._layouts):
-            if other.sources == source.sources and all(
-                len(a) == len(b) and all(map(_alike, a, b))
-                for a, b in zip(other.scalings, source.scalings, strict=True)
-            ):
+            if other.sources == source.sources and alike(other.scalings, source.scalings):
                 return f"{self.pin}.{number}"
         self._layouts.append(source)
         return f"{self.pin}.{len(self._layouts) - 1}"
@@ -308,7 +306,37 @@ def _blocks(work: Work) -> tuple[Any, ...]:
     """Return what works must share to be done in one pass: the same blocks in the same tasks, or the sums differ."""
     source, refs = work.source, work.source.refs
     whole = [(batch.name, batch.digest) for batch in getattr(source, "batches", ())]
-    return tuple(whole or ((b.name, b.digest, block) for b, block in refs)), len(task.groups(len(refs), source.most_tasks))
+    return tuple(whole or ((b.name, b.digest, block) for b, block in refs)), len(
+        task.groups(len(refs), source.most_tasks)
+    )
+
+
+def _distinct(group: list[Asked]) -> tuple[list[Asked], list[int]]:
+    """Return what was asked for without repeats, and for each fit the number of its own: surveys are all the same."""
+    firsts: list[Asked] = []
+    numbers = []
+    for asked in group:
+        number = next((i for i, other in enumerate(firsts) if _same(asked, other)), len(firsts))
+        if number == len(firsts):
+            firsts.append(asked)
+        numbers.append(number)
+    return firsts, numbers
+
+
+def _same(one: Asked, two: Asked) -> bool:
+    """Return whether two passes compute the same and write nothing."""
+    a, b = one.work, two.work
+    if a.rows is not None or b.rows is not None:
+        return False
+    if any(_function(f) != _function(g) for f, g in ((a.step, b.step), (one.solve, two.solve))):
+        return False
+    (bare, own), (other, others) = _unscaled(a.source), _unscaled(b.source)
+    return bare == other and alike((own, a.model), (others, b.model))
+
+
+def _function(what: Any) -> Any:
+    """Return what makes two functions the same: bound methods are, of objects that are equal."""
+    return (what.__func__, what.__self__) if hasattr(what, "__self__") else what
 
 
 def _whole(tally: Tally, parts: tuple[Tally, ...]) -> Tally:
