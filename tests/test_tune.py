@@ -25,7 +25,7 @@ from aweigh.pipeline.events import PassDone
 from aweigh.pipeline.run import fit
 from aweigh.pipeline.tune import Options, prepared
 
-SWEEPS = 12
+SWEEPS = 8
 GRID = [
     *grid.settings(["emvgc-lg"], "3:5", None, ["lambda=0.01,1"]),
     *grid.settings(["imvc-cbg"], "4", "1k,2k", []),
@@ -37,8 +37,8 @@ GRID = [
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory):
     # Float64, so that another order of sums would show.
-    X, labels = blobs(900, (20, 9, 6), 4, spread=1.5)
-    return archive_of(tmp_path_factory.mktemp("tune") / "a.zarr", X, labels, block_rows=70)
+    X, labels = blobs(640, (20, 9, 6), 4, spread=1.5)
+    return archive_of(tmp_path_factory.mktemp("tune") / "a.zarr", X, labels, block_rows=80)
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +76,8 @@ def test_each_setting_equals_its_own_fit_and_the_views_are_read_once_for_all(arc
 
 def test_workers_give_the_same_bits(archive, own):
     with cluster.embedded(1, 0, processes=False, threads=3) as client:
-        record = tuned_record(archive, "dask", cluster.DaskRunner(client))
-    assert same(archive, record, own) == [True] * 12
+        record = tuned_record(archive, "dask", cluster.DaskRunner(client), GRID[::3])
+    assert same(archive, record, own[::3]) == [True] * 4
     assert runs_of(archive, record)[0]["solved_on"].startswith("scheduler")
 
 
@@ -95,7 +95,7 @@ def test_views_kept_in_memory_are_read_once(archive, own):
     with cluster.embedded(1, cluster.parse_memory("3GiB"), processes=False, threads=1) as client:
         record = tuned_record(archive, "kept", cluster.DaskRunner(client), GRID[:2])
     assert same(archive, record, own[:2]) == [True] * 2
-    whole = 900 * (20 + 9 + 6) * 8
+    whole = 640 * (20 + 9 + 6) * 8
     assert record["view_bytes"] < 4 * whole  # probe and survey read raw blocks, the first sweep those that are kept
 
 
@@ -153,7 +153,7 @@ def test_settings_go_in_as_few_groups_as_memory_takes(archive, own):
 
 
 def test_criteria_are_those_of_scikit_learn(archive):
-    record = tuned_record(archive, "criteria", settings=GRID[:3], seeds=2, halves=True)
+    record = tuned_record(archive, "criteria", settings=GRID[1:3], seeds=2, halves=True)
     for row in record["settings"]:
         labels, embedding, _ = results(archive, row["run"])
         assert row["calinski_harabasz"] == pytest.approx(metrics.calinski_harabasz_score(embedding, labels))
