@@ -25,6 +25,7 @@ Min = Annotated[Any, "min"]
 Max = Annotated[Any, "max"]
 Gather = Annotated[Any, "gather"]  # rows put end to end in block order; for samples of a fixed size only
 Each = Annotated[Any, "each"]  # a tuple of statistics, combined one by one
+Lowest = Annotated[Any, "lowest"]  # (groups, t, 2): of all parts, the t rows of a group that come first in order
 
 
 class Others(Protocol):
@@ -110,12 +111,19 @@ def _operations(kind: Any) -> tuple[tuple[str, str], ...]:
     return tuple((name, hints[name].__metadata__[0]) for name in kind._fields)  # type: ignore[attr-defined]
 
 
+def _lowest(parts: Sequence[Array]) -> Array:
+    rows = np.concatenate(parts, axis=1)
+    order = np.lexsort((rows[..., 1], rows[..., 0]))[:, : parts[0].shape[1]]
+    return np.take_along_axis(rows, order[..., None], axis=1)
+
+
 _COMBINE: dict[str, Callable[[Sequence[Array]], Array]] = {
     "sum": lambda parts: functools.reduce(np.add, parts),
     "min": lambda parts: functools.reduce(np.minimum, parts),
     "max": lambda parts: functools.reduce(np.maximum, parts),
     "gather": np.concatenate,
     "each": lambda parts: combine(*parts),
+    "lowest": _lowest,
 }
 
 

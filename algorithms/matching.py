@@ -36,15 +36,15 @@ def match(table: Array, old_numbers: Array, first_free: int, fewest: int = 1, sh
     is no match.  `old_numbers` (k_old,) are the numbers in use, `first_free` the smallest never used: numbers of
     clusters that died are not given again.
     """
-    pairs = [(i, j) for i, j in zip(*linear_sum_assignment(-table), strict=True) if table[i, j] >= fewest]
-    kept = {int(j): int(old_numbers[i]) for i, j in pairs}
+    matches = pairs(table, fewest)
+    kept = {j: int(old_numbers[i]) for i, j in matches}
     numbers, free = np.empty(table.shape[1], np.int64), first_free
     for j in range(table.shape[1]):
         if j in kept:
             numbers[j] = kept[j]
         else:
             numbers[j], free = free, free + 1
-    matched = {int(i) for i, _ in pairs}
+    matched = {i for i, _ in matches}
     deaths = tuple(int(n) for i, n in enumerate(old_numbers) if i not in matched)
     small = tuple(int(n) for i, n in enumerate(old_numbers) if table[i].sum() < FEW)
     births = tuple(int(n) for j, n in enumerate(numbers) if j not in kept)
@@ -56,6 +56,11 @@ def match(table: Array, old_numbers: Array, first_free: int, fewest: int = 1, sh
         _flows(table.T, numbers, old_numbers, share),
         small,
     )
+
+
+def pairs(table: Array, fewest: int = 1) -> list[tuple[int, int]]:
+    """Return the (row, column) pairs of the assignment that keeps most, those that share at least `fewest`."""
+    return [(int(i), int(j)) for i, j in zip(*linear_sum_assignment(-table), strict=True) if table[i, j] >= fewest]
 
 
 def _flows(table: Array, rows: Array, columns: Array, share: float) -> tuple[tuple[int, tuple[int, ...]], ...]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from aweigh.io.errors import AweighError, UsageError
 
@@ -79,6 +80,7 @@ def computing(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--cluster", "cluster_file", metavar="FILE", help="Start the cluster that a YAML file describes."),
         click.option("--workers", type=click.IntRange(1), help="Worker processes of the embedded cluster."),
         click.option("--memory", metavar="SIZE", help="Memory limit of each worker, such as 2GiB."),
+        click.option("--performance-report", metavar="FILE", help="Write Dask's own report of what its workers did."),
     ]
 
     @functools.wraps(function)
@@ -88,8 +90,16 @@ def computing(function: Callable[..., Any]) -> Callable[..., Any]:
         cluster_file: str | None,
         workers: int | None,
         memory: str | None,
+        performance_report: str | None,
         **options: Any,
     ) -> Any:
+        source = click.get_current_context().get_parameter_source
+        here = [
+            n for n in ("scheduler", "cluster_file", "workers", "memory") if source(n) is ParameterSource.COMMANDLINE
+        ]
+        if here:  # a place given on the command line wins over one of the configuration
+            scheduler = scheduler if "scheduler" in here else None
+            cluster_file = cluster_file if "cluster_file" in here else None
         if scheduler and cluster_file:
             raise UsageError("--scheduler joins a cluster and --cluster starts one", "leave out one or the other")
         if (scheduler or cluster_file) and (workers or memory):
@@ -98,11 +108,28 @@ def computing(function: Callable[..., Any]) -> Callable[..., Any]:
                 why = "--cluster names a file that says this of its workers"
             raise UsageError(f"{why}, so --workers and --memory mean nothing", "leave out one or the other")
         started = _described(cluster_file) if cluster_file else functools.partial(_runner, scheduler, workers, memory)
-        return function(*args, **options, runner=started)
+        return function(*args, **options, runner=_observed(started, performance_report))
 
     for option in from_options:
         wrapped = option(wrapped)
     return wrapped
+
+
+def _observed(started: Callable[[Any], Any], performance_report: str | None) -> Callable[[Any], Any]:
+    """Return the runner context with its dashboard told, and Dask's own report written where asked for."""
+    if performance_report:
+        from aweigh.pipeline.show import check_performance_report
+
+        check_performance_report(performance_report)
+
+    @contextlib.contextmanager
+    def context(emit: Any) -> Iterator[Any]:
+        from aweigh.pipeline.show import observed
+
+        with started(emit) as runner, observed(runner.client, performance_report, emit):
+            yield runner
+
+    return context
 
 
 def _described(cluster_file: str) -> Callable[[Any], Any]:
@@ -163,14 +190,26 @@ def say(as_json: bool, value: dict[str, Any], text: str) -> None:
 
 @click.group(cls=Commands, name="aweigh", context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="aweigh")
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """Cluster multi-view data that does not fit in memory.
 
     Data lies in a Zarr archive of immutable batches; Dask runs the passes over it.
+    Defaults can be set in Dask's configuration, under `aweigh:`.
 
     \b
     Begin with:  aweigh demo
+    Example:     aweigh fit a.zarr -k 10
     """
+    from aweigh.pipeline import config
+
+    config.check()
+    where = config.section("cluster")
+    defaults = {**config.section("fit"), "scheduler": where["scheduler"], "cluster_file": where["file"]}
+    ctx.default_map = {
+        name: {p.name: defaults[p.name] for p in command.params if defaults.get(p.name or "") is not None}
+        for name, command in main.commands.items()
+    }
 
 
 @main.command("import")
@@ -662,6 +701,33 @@ def export(archive: str, run: str | None, target: str, as_json: bool, debug: boo
 
 @main.command()
 @click.argument("archive")
+@click.option("--run", metavar="NAME", help="The run; the latest otherwise.")
+@click.option("-o", "--output", metavar="FILE.html", help="Where to write [default: ARCHIVE-RUN.html here].")
+@computing
+@shared
+def report(archive: str, run: str | None, output: str | None, runner: Any, as_json: bool, debug: bool) -> None:
+    """Show a run as one HTML page: clusters, picture, features, labels, changes.
+
+    The page holds all that it shows: it opens offline and in any browser.
+
+    \b
+    Example:  aweigh report a.zarr -o monday.html
+    """
+    from aweigh.io.archive import open_archive
+    from aweigh.io.runs import complete_run
+    from aweigh.pipeline import report as reporting
+    from aweigh.pipeline.show import Watcher
+
+    opened = open_archive(archive)
+    folder = complete_run(opened, run)
+    target = reporting.target(opened, folder, output)
+    with Watcher() as watch, runner(watch) as where:
+        done = reporting.write(opened, folder, target, where, watch)
+    say(as_json, done, f"report of run {done['run']} written to {done['file']} ({done['bytes'] / 2**20:.1f} MiB)")
+
+
+@main.command()
+@click.argument("archive")
 @click.option("--repair", is_flag=True, help="Sweep away what interrupted imports left.")
 @shared
 def verify(archive: str, repair: bool, as_json: bool, debug: bool) -> None:
@@ -734,7 +800,7 @@ def _in_clusters(kind: Any, attribute: str) -> int | str:
 @computing
 @shared
 def demo(folder: str, runner: Any, as_json: bool, debug: bool) -> None:
-    """Import, cluster and score the bundled sample: 2000 handwritten digits, six views.
+    """Import, cluster, score and report the bundled sample: 2000 handwritten digits.
 
     \b
     Example:  aweigh demo /tmp/demo
@@ -745,6 +811,7 @@ def demo(folder: str, runner: Any, as_json: bool, debug: bool) -> None:
     from aweigh.io.manifest import MANIFEST
     from aweigh.io.runs import complete_run
     from aweigh.io.sources import open_column, open_source
+    from aweigh.pipeline import report as reporting
     from aweigh.pipeline import results
     from aweigh.pipeline.run import prepared_job
     from aweigh.pipeline.show import Watcher
@@ -760,14 +827,16 @@ def demo(folder: str, runner: Any, as_json: bool, debug: bool) -> None:
         job = prepared_job(archive, 10, emit=watch)
         with runner(watch) as where:
             record = job.run(where)
-    opened = open_archive(archive)
-    found = results.score(opened, complete_run(opened, record["run"]))
+            opened = open_archive(archive)
+            run = complete_run(opened, record["run"])
+            page = reporting.write(opened, run, f"{open_location(folder).path}/report.html", where, watch)
+    found = results.score(opened, run)
     where_run = f"{archive}/runs/{record['run']}"
     say(
         as_json,
-        {"archive": archive, "run": record["run"], "folder": where_run, **found},
+        {"archive": archive, "run": record["run"], "folder": where_run, "report": page["file"], **found},
         f"{_table(found)}\n\n2000 digits in 10 clusters by {record['method']}; no label was used but for these scores"
-        f"\nthe run lies in {where_run}",
+        f"\nthe run lies in {where_run}\nits report, for a browser, is {page['file']}",
     )
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import dask
 import distributed
+from dask.utils import parse_timedelta
 from distributed import Client, KilledWorker, LocalCluster
 from distributed.client import FutureCancelledError
 from distributed.protocol.serialize import Serialize, Serialized
@@ -25,7 +26,7 @@ from distributed.scheduler import heartbeat_interval
 
 from aweigh.algorithms.contract import Model, Stats
 from aweigh.io.errors import AweighError, UsageError
-from aweigh.pipeline import plan, task
+from aweigh.pipeline import config, plan, task
 from aweigh.pipeline.driver import Solve
 from aweigh.pipeline.events import Emit, Note, silent
 from aweigh.pipeline.task import FAN_IN, Tally, Work
@@ -49,7 +50,6 @@ SETTINGS = {
     "distributed.scheduler.worker-ttl": "30s",
     "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
 }
-DEADLINE = 300.0
 WITHOUT_WORKERS = 900.0  # seconds to wait for a worker where none is left
 SILENT = 20.0  # seconds without a heartbeat after which a worker is given up, whatever the scheduler's worker-ttl
 LOOK = 5.0  # seconds between looks at the workers
@@ -137,7 +137,7 @@ class DaskRunner:
 
     client: Client
     emit: Emit = silent
-    deadline: float = DEADLINE
+    deadline: float = field(default_factory=lambda: float(parse_timedelta(config.section("cluster")["deadline"])))
     sparing: bool = False
     fold: Callable[..., tuple[Stats, Tally]] = fold
     solved_on: str = ""

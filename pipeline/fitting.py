@@ -358,7 +358,7 @@ def prepare(
 ) -> scaling.Prepared:
     """Return scaling and sample: a probe of a few blocks, then one pass over all.  Raises DataError."""
     refs = source.refs
-    probe = _Probe(source, tuple(refs[i] for i in sorted({0, len(refs) // 3, 2 * len(refs) // 3, len(refs) - 1})))
+    probe = task.Chosen(source, tuple(refs[i] for i in sorted({0, len(refs) // 3, 2 * len(refs) // 3, len(refs) - 1})))
     model = preparation.init(widths)
     model, _, _ = run_pass(runner, Work(probe, preparation.probe.step, model), preparation.probe.solve, "probe", emit)
     try:
@@ -374,16 +374,6 @@ def prepare(
     if all(bool((h <= lo).all()) for lo, h in zip(survey.low, survey.high, strict=True)):
         raise DataError("all samples are equal in every view: there is nothing to cluster", "check what was imported")
     return model
-
-
-@dataclass(frozen=True)
-class _Probe:
-    source: Any
-    refs: tuple[tuple[Batch, int], ...]
-    most_tasks: int = 1 << 30
-
-    def load(self, batch: Batch, block: int) -> Any:
-        return self.source.load(batch, block)
 
 
 def start_clustering(

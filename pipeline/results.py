@@ -45,26 +45,37 @@ def labelled(archive: Archive, run: RunFolder, batches: tuple[Batch, ...]) -> It
             )
 
 
-def score(archive: Archive, run: RunFolder) -> dict[str, float]:
-    """Return the scores of a run over all rows whose batch has labels; DataError where none has."""
+def class_table(archive: Archive, run: RunFolder) -> tuple[Array, list[str]]:
+    """Return the counts of rows by label and class, and the classes' names, over all rows whose batch has labels.
+
+    Raises DataError where none has.
+    """
     batches = tuple(batch for batch in batches_of(archive, run) if batch.has_labels)
     if not batches:
         raise DataError(
             f"no batch of {archive.path} has labels to score against", "give --labels when importing a batch"
         )
-    names: dict[Any, int] = {}
+    names: dict[str, int] = {}
     counts: dict[tuple[int, int], int] = {}
-    for block in labelled(archive, run, batches):
-        assert block.classes is not None
-        found, inverse = np.unique(block.classes, return_inverse=True)
-        codes = np.array([names.setdefault(str(name), len(names)) for name in found])[inverse]
-        pairs, times = np.unique(np.column_stack([block.labels, codes]), axis=0, return_counts=True)
-        for (label, code), n in zip(pairs.tolist(), times.tolist(), strict=True):
-            counts[label, code] = counts.get((label, code), 0) + n
+    rows = ZarrRows(archive.path, run.folder)
+    for batch in batches:
+        reader = BatchReader(archive.path, batch)
+        for block in range(batch.blocks):
+            found, inverse = np.unique(reader.labels(*batch.block_range(block)), return_inverse=True)
+            codes = np.array([names.setdefault(str(name), len(names)) for name in found])[inverse]
+            labels = rows.read("labels", batch, block)
+            pairs, times = np.unique(np.column_stack([labels, codes]), axis=0, return_counts=True)
+            for (label, code), n in zip(pairs.tolist(), times.tolist(), strict=True):
+                counts[label, code] = counts.get((label, code), 0) + n
     table = np.zeros((max(label for label, _ in counts) + 1, len(names)), np.int64)
     for at, n in counts.items():
         table[at] = n
-    return scores.scores(table)
+    return table, list(names)
+
+
+def score(archive: Archive, run: RunFolder) -> dict[str, float]:
+    """Return the scores of a run over all rows whose batch has labels; DataError where none has."""
+    return scores.scores(class_table(archive, run)[0])
 
 
 def export_csv(archive: Archive, run: RunFolder, out: TextIO) -> int:

@@ -19,7 +19,7 @@ from aweigh.io.archive import Archive, Batch, check_name, open_archive
 from aweigh.io.errors import DataError, UsageError
 from aweigh.io.rows import ZarrRows
 from aweigh.io.runs import CHECKPOINT, CONFIG, MODEL, RunFolder, complete_run, incomplete_run
-from aweigh.pipeline import cluster, drift, plan, task, versions
+from aweigh.pipeline import cluster, config, drift, plan, task, versions
 from aweigh.pipeline.driver import Runner
 from aweigh.pipeline.events import Emit, Event, Note, PassDone, silent
 from aweigh.pipeline.fitting import Fit, Fitted, Previous, Request, Round, Saved, records_of
@@ -29,31 +29,34 @@ from aweigh.pipeline.task import ArchiveSource
 def fit(
     archive: str,
     clusters: int,
-    method: str = "auto",
+    method: str | None = None,
     *,
     views: tuple[str, ...] | None = None,
     scale: str | None = None,
     settings: dict[str, Any] | None = None,
     max_sweeps: int | None = None,
     tol: float | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     run: str | None = None,
     resume: bool = False,
     runner: Runner | None = None,
     workers: int | None = None,
     memory: str | None = None,
-    cache: str = "auto",
+    cache: str | None = None,
     emit: Emit = silent,
 ) -> dict[str, Any]:
     """Return the record of a new run of `archive`: the labels lie in its folder.
 
-    Without a `runner`, an embedded cluster of `workers` processes is started for the length of the fit.  Raises
-    UsageError, DataError, StorageError, ClusterError; each says what to do.
+    What is None is as Dask's configuration says, under `aweigh.fit` and `aweigh.cluster`.  Without a `runner`, an
+    embedded cluster of `workers` processes is started for the length of the fit.  Raises UsageError, DataError,
+    StorageError, ClusterError; each says what to do.
     """
-    job = prepared_job(
-        archive, clusters, method, views=views, scale=scale, settings=settings, max_sweeps=max_sweeps, tol=tol,
-        seed=seed, run=run, resume=resume, emit=emit,
-    )  # fmt: skip
+    given = {"method": method, "scale": scale, "max_sweeps": max_sweeps, "tol": tol, "seed": seed, "cache": cache}
+    chosen = config.section("fit") | {name: value for name, value in given.items() if value is not None}
+    cache, anchors = chosen.pop("cache"), chosen.pop("anchors")
+    if anchors is not None:
+        settings = {"anchors": anchors, **(settings or {})}
+    job = prepared_job(archive, clusters, views=views, settings=settings, run=run, resume=resume, emit=emit, **chosen)
     job.cache = cache
     with contextlib.ExitStack() as stack:
         if runner is None:
@@ -108,9 +111,11 @@ def resumed_job(opened: Archive, folder: RunFolder, emit: Emit) -> Job:
 
 @contextlib.contextmanager
 def embedded_runner(workers: int | None, memory: str | None, emit: Emit = silent) -> Iterator[cluster.DaskRunner]:
-    """Yield a runner on a LocalCluster of this machine."""
-    count = workers or cluster.default_workers()
-    limit = cluster.parse_memory(memory) if memory else plan.default_memory(count)
+    """Yield a runner on a LocalCluster of this machine; what is not given is as Dask's configuration says."""
+    settings = config.section("cluster")
+    count = workers or settings["workers"] or cluster.default_workers()
+    memory = memory or settings["memory"]
+    limit = cluster.parse_memory(str(memory)) if memory else plan.default_memory(count)
     with cluster.embedded(count, limit) as client:
         yield cluster.DaskRunner(client, emit, sparing=memory is None)
 

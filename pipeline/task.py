@@ -146,6 +146,19 @@ class RowsSource(Batches):
         return views, np.ones((len(views[0]), 1), bool), sum(x.nbytes for x in views)
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """Some blocks of a source."""
+
+    source: Any
+    refs: tuple[tuple[Batch, int], ...]
+    most_tasks: int = 1 << 30
+
+    def load(self, batch: Batch, block: int) -> tuple[tuple[Array, ...], Array, int]:
+        """Return what the source has there."""
+        return self.source.load(batch, block)
+
+
 class Work(NamedTuple):
     """What is broadcast once a pass: the step, its model, where blocks come from and where rows go.
 
