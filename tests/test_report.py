@@ -3,6 +3,7 @@
 import json
 import re
 
+import hostile
 import numpy as np
 import pytest
 from arrays import Rows, archive_of, blobs, results
@@ -17,12 +18,8 @@ from aweigh.pipeline import cluster, page, report
 from aweigh.pipeline.assign import label_batches
 from aweigh.pipeline.cli import main
 from aweigh.pipeline.driver import SerialRunner
-from aweigh.pipeline.run import fit, update_job
-
-HOSTILE = (
-    "<script>document.title='broken'</script>", "</script><img src=x onerror=alert(1)>", "\"><b onclick='x'>\"",
-    "two\nlines\r\nand\ttab", "שלום עולם", "\u202egnp.exe", "a & b &lt; c", "{{ 7 * 7 }}", "bell\x07", "x" * 3000,
-)  # fmt: skip
+from aweigh.pipeline.run import fit
+from aweigh.pipeline.updating import update_job
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +34,20 @@ def data(tmp_path_factory):
     return X, classes, path
 
 
+@pytest.fixture(scope="module")
+def found(data):
+    """The facts of the second run."""
+    return gathered(data[-1], "two")
+
+
 def gathered(path, run, runner=None):
     archive = open_archive(path)
     return report.gather(archive, complete_run(archive, run), runner or SerialRunner())
 
 
-def test_the_differences_are_those_of_numpy(data):
+def test_the_differences_are_those_of_numpy(data, found):
     X, _, path = data
     labels = results(path, "two")[0]
-    found = gathered(path, "two")
     assert found["blocks"] == (6, 6)
     for v, view in enumerate(found["views"]):
         mean, deviation = np.nanmean(X[v], axis=0), np.nanstd(X[v], axis=0)
@@ -64,10 +66,9 @@ def test_the_differences_are_those_of_numpy(data):
     assert sum(view["weight"] for view in found["views"]) == pytest.approx(1)
 
 
-def test_sizes_confidence_and_the_nearest_are_those_of_numpy(data):
+def test_sizes_confidence_and_the_nearest_are_those_of_numpy(data, found):
     _, classes, path = data
     labels, embedding, confidence = results(path, "two")
-    found = gathered(path, "two")
     assert dict(found["sizes"]) == {n: int((labels == n).sum()) for n in range(3)}
     np.testing.assert_array_equal(
         found["confidence"]["bins"], np.histogram(np.float64(confidence), profile.BINS, (0, 1))[0]
@@ -86,11 +87,10 @@ def test_sizes_confidence_and_the_nearest_are_those_of_numpy(data):
     assert shown["clusters"] == labels.tolist()
 
 
-def test_processes_find_the_same_as_this_process(data):
-    *_, path = data
+def test_processes_find_the_same_as_this_process(data, found):
     with cluster.embedded(2, cluster.parse_memory("2GiB")) as client:
-        found = gathered(path, "two", cluster.DaskRunner(client))
-    assert {**found, "made": ""} == {**gathered(path, "two"), "made": ""}
+        again = gathered(data[-1], "two", cluster.DaskRunner(client))
+    assert {**found, "made": ""} == {**again, "made": ""}
 
 
 def test_the_lowest_rows_are_kept_whatever_the_order_of_parts():
@@ -114,16 +114,14 @@ def test_a_constant_feature_far_from_zero_differs_nowhere():
     assert found.effect[1, 1] == -found.effect[0, 1] > 0.8
 
 
-def test_the_report_names_the_run_before(data):
-    *_, path = data
-    found = gathered(path, "two")
+def test_the_report_names_the_run_before(data, found):
     assert found["previous"]["runs"] == ["one", "two"]
-    assert gathered(path, "one")["previous"] is None
+    archive = open_archive(data[-1])
+    assert report.previous_run(archive, complete_run(archive, "one")) is None
 
 
-def test_labels_stand_on_the_diagonal(data):
-    *_, path = data
-    truth = gathered(path, "two")["truth"]
+def test_labels_stand_on_the_diagonal(found):
+    truth = found["truth"]
     assert np.argmax(truth["counts"], axis=1).tolist() == [0, 1, 2]
     assert truth["samples"] == truth["shown"] == 900
 
@@ -150,20 +148,8 @@ def test_runs_that_update_and_that_assign_have_a_page_too(tmp_path):
     assert 'class="plot map"' not in html
 
 
-@pytest.fixture(scope="module")
-def hostile(tmp_path_factory):
-    """The path of an archive whose ids and labels are not to be trusted, fitted."""
-    X, classes = blobs(120, (5, 4), 3, spread=3.0)
-    ids = np.array([f"{HOSTILE[i % len(HOSTILE)]}{i}" for i in range(120)], np.dtypes.StringDType())
-    labels = np.array(HOSTILE, np.dtypes.StringDType())[classes]
-    path = tmp_path_factory.mktemp("hostile") / "<b>it's\"&.zarr"
-    import_batch(path, {f"v{i}": Rows(x) for i, x in enumerate(X)}, ids=ids, labels=labels, block_rows=50)
-    fit(str(path), 3, run="one", runner=SerialRunner())
-    return str(path)
-
-
-def test_names_from_the_data_are_text(hostile):
-    html = page.render(gathered(hostile, "one"))
+def test_names_from_the_data_are_text(tmp_path):
+    html = page.render(gathered(hostile.fitted_archive(tmp_path), "one"))
     assert html.count("<script") == html.count("</script") == 1
     assert not re.search("<(img|b onclick|b>it)", html)
     assert "{{ 7 * 7 }}" in html

@@ -41,7 +41,7 @@ function explain(plot) {
     const above = (columns ? box.top : y) - tip.offsetHeight - 12;
     tip.style.left = `${Math.max(4, Math.min(x - tip.offsetWidth / 2, room))}px`;
     tip.style.top = `${above > 4 ? above : y + 16}px`;
-    if (aloud) said.textContent = tip.textContent;
+    if (aloud) said.textContent = [mark.dataset.id, mark.dataset.tip].filter((text) => text !== undefined).join(": ");
   };
   const nearest = (event) => {
     let best = -1;
@@ -58,11 +58,12 @@ function explain(plot) {
     if (i < 0) hide();
     else show(i, false);
   };
-  const step = (by) => {
-    for (let i = at + by; i >= 0 && i < marks.length; i += by) if (!marks[i].classList.contains("dim")) return i;
+  const step = (by, from = at) => {
+    for (let i = from + by; i >= 0 && i < marks.length; i += by) if (!marks[i].classList.contains("dim")) return i;
     return at;
   };
   const group = (by) => {
+    if (at < 0) return step(1);
     const here = marks[at].dataset.k;
     let i = at;
     while (i >= 0 && i < marks.length && (marks[i].dataset.k === here || marks[i].classList.contains("dim"))) i += by;
@@ -71,8 +72,8 @@ function explain(plot) {
     return i;
   };
   const keys = {
-    ArrowRight: () => step(1), ArrowLeft: () => step(-1), Home: () => { at = -1; return step(1); },
-    End: () => { at = marks.length; return step(-1); }, ArrowDown: () => group(1), ArrowUp: () => group(-1),
+    ArrowRight: () => step(1), ArrowLeft: () => step(-1), Home: () => step(1, -1),
+    End: () => step(-1, marks.length), ArrowDown: () => group(1), ArrowUp: () => group(-1),
   };
   if (!marks.length) return;
   plot.addEventListener("pointermove", point);
@@ -84,9 +85,7 @@ function explain(plot) {
     if (event.key === "Escape") return hide();
     if (!(event.key in keys) || event.ctrlKey || event.altKey || event.metaKey) return;
     event.preventDefault();
-    const before = at;
-    if (at >= 0) marks[at].classList.remove("on");
-    show(Math.max(0, keys[event.key](before)), true);
+    show(Math.max(0, keys[event.key]()), true);
   });
   plot.addEventListener("moved", hide);
 }

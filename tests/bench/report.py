@@ -34,6 +34,7 @@ def main() -> None:
             views = {f"v{i}": Clusters(given.rows, d, 20, i) for i, d in enumerate((64, 32, 16))}
             ids = np.array([f"sample-{i:09d}" for i in range(given.rows)])
             import_batch(archive, views, ids=ids, labels=labels(np.arange(given.rows), 20))
+            del ids
             fit(archive, "-k", "20", "-m", "imvc-cbg", "--max-sweeps", "2", "--workers", given.workers)
         command = [sys.executable, "-m", "aweigh.pipeline.cli", "report", str(archive), "--json"]
         command += ["-o", str(folder / "report.html"), "--workers", given.workers]
