@@ -59,11 +59,12 @@ def fit_plan(
     runner: Any = None,
     cache: str = "off",
     floor: int | None = None,
+    workers: int | None = None,
 ) -> Plan:
-    """Return the plan of a fit; the floor is measured on the runner's workers, or in a process like one, unless given.
+    """Return the plan of a fit; workers and floor are the runner's, or one process like them, unless given.
 
-    `cache`: "on" keeps the scaled blocks in the workers' memory, "auto" where their share fits beside the peak, and at
-    most doubles it where nobody gave the workers a limit.
+    The floor is what a process holds before it reads.  `cache`: "on" keeps the scaled blocks in the workers' memory,
+    "auto" where their share fits beside the peak, and at most doubles it where nobody gave the workers a limit.
     """
     views = [archive.views[name] for name in source.views]
     row_bytes = sum(view.row_bytes for view in views)
@@ -82,7 +83,7 @@ def fit_plan(
     step = block_bytes + largest + block_rows * (3 * max(m, method.embedding) * item + 4 * method.width * 8)
     step += method.held(biggest, block_rows, features) if hasattr(method, "held") else 0
     worker = floor + step + 6 * model + 2 * sample + ALLOCATOR
-    workers, limit = len(floors) or 1, runner.limit() if runner is not None else None
+    workers, limit = workers or len(floors) or 1, runner.limit() if runner is not None else None
     share = -(-biggest * row_bytes // workers) + block_bytes * 2
     room = min(limit or 0, 2 * worker) if getattr(runner, "sparing", False) else limit or 0
     cached = cache == "on" or (cache == "auto" and worker + share <= room)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import io
 import json
 import multiprocessing
 import os
+import platform
+import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +189,22 @@ def write_section(name: str, text: str, path: Path = RESULTS) -> None:
     else:
         new = f"{old.rstrip()}\n\n{section}\n"
     path.write_text(new)
+
+
+@contextlib.contextmanager
+def recorded(name: str, title: str, write: bool) -> Iterator[None]:
+    """A context whose prints are shown, and put into a section of RESULTS.md with the versions where `write`."""
+    told = io.StringIO()
+
+    class Both(io.TextIOBase):
+        def write(self, text: str) -> int:
+            sys.__stdout__.write(text)  # type: ignore[union-attr]
+            return told.write(text)
+
+    with contextlib.redirect_stdout(Both()):
+        yield
+    if write:
+        packages = ", ".join(f"{p} {version(p)}" for p in ("aweigh", "numpy", "numba", "zarr", "distributed"))
+        words = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        how = f"`python tests/bench/{words}`, Python {platform.python_version()}, {packages}."
+        write_section(name, f"## {title}\n\n{how}\n\n```text\n{told.getvalue().rstrip()}\n```")
