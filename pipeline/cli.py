@@ -309,7 +309,7 @@ def info(archive: str, as_json: bool, debug: bool) -> None:
 @click.option(
     "--workers", type=click.IntRange(1), help="Without ARCHIVE: workers to count on [default: those measured]."
 )
-@click.option("--cache", type=click.Choice(("on", "off")), default="off", help="Without ARCHIVE: views kept in memory.")
+@click.option("--cached", is_flag=True, help="Without ARCHIVE: the views are kept in the workers' memory.")
 @click.option("--constants", metavar="FILE", help="What `aweigh bench` measured [default: where it writes].")
 @click.option("--memory", metavar="SIZE", help="Memory limit of a worker to hold the plan against.")
 @shared
@@ -319,7 +319,7 @@ def plan(
     features: str | None,
     dtype: str,
     workers: int | None,
-    cache: str,
+    cached: bool,
     constants: str | None,
     memory: str | None,
     as_json: bool,
@@ -353,6 +353,7 @@ def plan(
         known = load(Path(constants) if constants else default_path())
         name, method, shape = paper.asked(samples or 0, features or "", dtype, **_fit_options(options))
         many = workers or known.workers
+        cache = "on" if cached else "off"
         made = fit_plan(shape, paper.source_of(shape), method, cache=cache, floor=known.floor_bytes, workers=many)
         times = paper.on_paper(made, shape, name, method, known)
         value, told = paper.as_dict(made, times, name, method), [*lines(made), *paper.lines(times)]

@@ -60,7 +60,7 @@ def measured(folder: Path, rows: int, given: argparse.Namespace, constants: Path
     record = fit(archive, *options, "--workers", str(given.workers))
     paper = command(
         "plan", "--samples", str(rows), "--features", given.features, "--constants", str(constants), *options,
-        "--workers", str(given.workers), *(("--cache", "on") if record["plan"]["cached"] else ()),
+        "--workers", str(given.workers), *(("--cached",) if record["plan"]["cached"] else ()),
     )  # fmt: skip
     parts = " | ".join(f"{seconds:.1f}" for seconds in split(record, given.workers).values())
     peak, sweep = max(w["peak_bytes"] for w in record["workers"].values()), sweep_seconds(record)
