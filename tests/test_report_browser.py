@@ -25,6 +25,8 @@ pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium: a
 # What takes the focus, in the order of the page, closed details aside.
 REACHABLE = """() => [...document.querySelectorAll("a[href], button, summary, [tabindex='0']")]
     .filter((e) => e.checkVisibility()).map((e) => e.outerHTML.slice(0, 200))"""
+# Scrolling takes the tip away, in the frame after the one that scrolls.
+SCROLLED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 FOCUSED = "() => document.activeElement.outerHTML.slice(0, 200)"
 
 
@@ -52,6 +54,11 @@ def pages(tmp_path_factory):
         browser.close()
 
 
+def into_view(page, element):
+    element.scroll_into_view_if_needed()
+    page.evaluate(SCROLLED)
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1440, "dark")])
 def test_it_is_drawn_without_a_request_or_an_error(pages, width, scheme):
     page, noise = pages(width, scheme)
@@ -75,7 +82,7 @@ def test_it_is_drawn_without_a_request_or_an_error(pages, width, scheme):
 def test_pointing_at_a_mark_tells_what_it_is(pages):
     page, noise = pages()
     for i, plot in enumerate(page.locator("svg.plot").all()):
-        plot.scroll_into_view_if_needed()
+        into_view(page, plot)
         mark = plot.locator("[data-tip]").nth(1)
         box = mark.bounding_box()
         page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
@@ -94,6 +101,26 @@ def test_pointing_at_a_mark_tells_what_it_is(pages):
     page.mouse.move(2, 2)
     assert page.locator("#tip").is_hidden()
     assert noise == []
+
+
+def test_scrolling_takes_the_pointers_tip_and_ring_away_and_moves_the_keyboards(pages):
+    page, _ = pages(width=390)
+    plot, tip = page.locator("svg.map"), page.locator("#tip")
+    into_view(page, plot)
+    box = plot.locator("[data-tip]").first.bounding_box()
+    page.mouse.move(box["x"] + 2, box["y"] + 2)
+    assert tip.is_visible()
+    page.evaluate("window.scrollBy({top: -60, behavior: 'instant'})")
+    page.evaluate(SCROLLED)
+    assert tip.is_hidden()
+    assert page.locator(".on").count() == 0
+    page.mouse.move(2, 2)
+    plot.focus()
+    page.keyboard.press("Home")
+    before = tip.bounding_box()["y"]
+    page.evaluate("window.scrollBy({top: -40, behavior: 'instant'})")
+    page.evaluate(SCROLLED)
+    assert abs(tip.bounding_box()["y"] - before) > 20
 
 
 def test_the_keyboard_reaches_everything(pages):
@@ -162,7 +189,7 @@ def test_names_are_shown_as_text(pages):
     labels = page.locator(".matrix thead bdi").all_text_contents()
     assert {name.replace("\r", "␍") for name in hostile.NAMES[:3]} == set(labels)
     rtl = page.locator("circle[data-id^='שלום']").first
-    page.locator("svg.map").scroll_into_view_if_needed()
+    into_view(page, page.locator("svg.map"))
     box = rtl.bounding_box()
     page.mouse.move(box["x"] + 2, box["y"] + 2)
     assert page.locator("#tip bdi").evaluate("e => getComputedStyle(e).unicodeBidi") in ("isolate", "plaintext")

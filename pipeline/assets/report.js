@@ -88,10 +88,15 @@ function explain(plot) {
     show(Math.max(0, keys[event.key]()), true);
   });
   plot.addEventListener("moved", hide);
+  /* The tip does not scroll with the page: the keyboard's follows its mark, the pointer's goes. */
+  window.addEventListener("scroll", () => {
+    if (tip.hidden || at < 0 || !marks[at].classList.contains("on")) return;
+    if (plot.matches(":focus-visible")) show(at, false);
+    else hide();
+  }, { passive: true });
 }
 
 document.querySelectorAll("svg.plot").forEach(explain);
-window.addEventListener("scroll", () => { if (document.activeElement === document.body) tip.hidden = true; }, { passive: true });
 
 /* Buttons that leave one cluster in colour. */
 document.querySelectorAll("button[data-only]").forEach((button) => {
