@@ -106,7 +106,8 @@ def _sealed(incoming: Incoming, scan: BatchScan, digest: str) -> Batch:
 def _stream(writer: BatchWriter, incoming: Incoming, first: bool, progress: Progress) -> BatchScan:
     """What was found on the way; after the first problem no view is written, but all problems are counted."""
     size = incoming.block_rows
-    scan = BatchScan(incoming.sources, (view.name for view in incoming.views))
+    described = {name: source.describe() for name, source in incoming.sources.items()}
+    scan = BatchScan(described, (view.name for view in incoming.views))
     streams = {name: exact_blocks(name, source, size) for name, source in incoming.sources.items()}
     for block in range(writer.blocks):
         start, stop = block * size, min((block + 1) * size, incoming.rows)

@@ -67,29 +67,30 @@ def check_unique(ids: Column, archive: Archive) -> Ids:
 
     Older batches whose bounds do not overlap are not read; the others are read a block at a time.
     """
-    ordered = ids if isinstance(ids, range) else _ordered(ids)
-    bounds = Ids(kind(ids), _plain(ordered[0]), _plain(ordered[-1]))
+    known = ids if isinstance(ids, range) else ordered(ids)
+    bounds = Ids(kind(ids), _plain(known[0]), _plain(known[-1]))
     for batch in archive.batches:
         if batch.ids.low <= bounds.high and bounds.low <= batch.ids.high:  # type: ignore[operator]
             reader = BatchReader(archive.path, batch)
             for block in range(batch.blocks):
                 start, stop = batch.block_range(block)
-                _refuse_known(ordered, reader.ids(start, stop), batch.name, start)
+                _refuse_known(known, reader.ids(start, stop), batch.name, start)
     return bounds
 
 
-def _ordered(ids: np.ndarray) -> np.ndarray:
+def ordered(ids: np.ndarray, where: str = "") -> np.ndarray:
+    """The ids in their order; DataError naming the first that is twice, behind the words `where`."""
     order = np.argsort(ids, kind="stable")
-    ordered = ids[order]
-    twice = np.flatnonzero(ordered[1:] == ordered[:-1])
+    found = ids[order]
+    twice = np.flatnonzero(found[1:] == found[:-1])
     if len(twice):
         at = twice[np.argmin(order[twice + 1])]
         raise DataError(
-            f"id {_plain(ordered[at])!r} appears in row {order[at]} and again in row {order[at + 1]}, "
+            f"{where}id {_plain(found[at])!r} appears in row {order[at]} and again in row {order[at + 1]}, "
             f"counted from 0 ({len(twice)} repeated in all): ids must be unique",
             "Remove the repeated rows, or give other ids.",
         )
-    return ordered
+    return found
 
 
 def _refuse_known(ordered: Column, old: np.ndarray, batch: str, start: int) -> None:

@@ -1,6 +1,6 @@
 """Looking through a view's rows as they stream by: missing rows, and the values that cannot be clustered."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,7 @@ class ViewScan:
     """What was found in one view so far: missing rows (all NaN), infinities, and rows that are partly NaN."""
 
     name: str
+    source: str
     rows: int = 0
     missing: int = 0
     infinite: int = 0
@@ -77,7 +78,7 @@ class ViewScan:
             row, column = self.first_infinite
             message = (
                 f"view {self.name!r} has {self.infinite} infinite values, the first in row {row}, column "
-                f"{column} (counted from 0): values must be finite"
+                f"{column} (counted from 0): values must be finite (read from {self.source})"
             )
             found.append((message, "Replace the infinities, or leave out these rows or columns."))
         if self.ragged:
@@ -85,7 +86,7 @@ class ViewScan:
             message = (
                 f"view {self.name!r} has {self.ragged} rows in which some values are NaN and others are not, "
                 f"the first in row {row}, column {column} (counted from 0): a row is either whole or missing "
-                "(all NaN)"
+                f"(all NaN) (read from {self.source})"
             )
             hint = "Fill these values in, drop the row from this view (make all of it NaN), or drop the column."
             found.append((message, hint))
@@ -95,8 +96,8 @@ class ViewScan:
 class BatchScan:
     """What was found in a batch so far: a ViewScan a source, samples that are in no view, absent blocks."""
 
-    def __init__(self, sources: Iterable[str], views: Iterable[str]) -> None:
-        self.views = {name: ViewScan(name) for name in sources}
+    def __init__(self, sources: Mapping[str, str], views: Iterable[str]) -> None:
+        self.views = {name: ViewScan(name, source) for name, source in sources.items()}
         self.absent: dict[str, list[int]] = {name: [] for name in views}
         self.nowhere = 0
         self.first_nowhere: tuple[Any, int] = ("", 0)

@@ -216,47 +216,63 @@ def main(ctx: click.Context) -> None:
 @click.argument("archive")
 @click.option("--view", "views", multiple=True, required=True, metavar="NAME=SOURCE", help="A view; repeat for more.")
 @click.option("--labels", metavar="SOURCE", help="True classes, for scoring only.")
-@click.option("--ids", metavar="SOURCE", help="Sample ids; row numbers otherwise.")
+@click.option("--ids", multiple=True, metavar="[NAME=]SOURCE", help="Sample ids of all views, or of one; see above.")
 @click.option("--batch", metavar="NAME", help="Name of the new batch.")
 @shared
 def import_(
     archive: str,
     views: tuple[str, ...],
     labels: str | None,
-    ids: str | None,
+    ids: tuple[str, ...],
     batch: str | None,
     as_json: bool,
     debug: bool,
 ) -> None:
     """Add a batch of samples to ARCHIVE, which is made where it is not there.
 
-    SOURCE is PATH or PATH:KEY of an .npy, .npz, .csv or .tsv file or a Zarr array.
-    A row that is all NaN in a view is missing from that view.
+    SOURCE is PATH or PATH:KEY.  A row that is all NaN (in Parquet: null) in a view is missing from that view.
+
+    \b
+    format          KEY
+    .npy            none
+    .npz            the array; a sparse one as scipy.sparse saves it
+    .csv .tsv       a column, or what the names of several begin with
+    .parquet        likewise; PATH may be a folder, or a pattern in quotes
+    .h5ad .h5mu     X, layers/L, obsm/O; rna or rna/obsm/O of a modality;
+                    for labels obs/COLUMN; Zarr forms likewise
+    .h5 .hdf5 .nc   the dataset or variable
+    .mat            X, S.X or X{1}; X' where the columns are the samples
+    Zarr            the array
+
+    Row i of each view is the same sample, unless views have ids: then rows are joined by them, and a view that
+    lacks an id lacks the sample.  AnnData and MuData come with ids, and so does a table whose first column is text
+    or whose index pandas stored; --ids NAME=SOURCE gives those of the view NAME (or of the labels: --ids
+    labels=SOURCE), --ids SOURCE those of the rows of all views.
 
     \b
     Example:  aweigh import a.zarr --view image=img.npy --view text=txt.npz:emb
+    Example:  aweigh import a.zarr --view x=a.parquet:pc_ --ids a.parquet:id
+    Example:  aweigh import a.zarr --view rna=m.h5mu:rna --view atac=m.h5mu:atac
     """
     from aweigh.io.batches import import_batch
     from aweigh.io.location import open_location
-    from aweigh.io.sources import open_column, open_source
+    from aweigh.io.sources.joined import gathered
     from aweigh.pipeline.show import Progress
 
-    sources = {}
+    named: dict[str, str] = {}
     for text in views:
         name, equals, spec = text.partition("=")
         if not equals or not spec:
             raise UsageError(f"--view {text!r} is not NAME=SOURCE", "write for example --view image=images.npy")
-        if name in sources:
+        if name in named:
             raise UsageError(f"view {name!r} is given twice", "give every view a name of its own")
-        sources[name] = open_source(spec)
+        named[name] = spec
+    found = gathered(named, ids, labels)
+    for name, source in found.views.items():
+        click.echo(f"view {name}: {source.describe()}", err=True)
     with Progress("import") as progress:
         done = import_batch(
-            archive,
-            sources,
-            name=batch,
-            ids=None if ids is None else open_column(ids),
-            labels=None if labels is None else open_column(labels),
-            progress=progress.update,
+            archive, found.views, name=batch, ids=found.ids, labels=found.labels, progress=progress.update
         )
     missing = {v: n for v, n in done.missing.items() if n}
     value = {"batch": done.name, "samples": done.rows, "blocks": done.blocks, "missing": missing}

@@ -142,7 +142,7 @@ def _batch(
     views = tuple(View(v, x.shape[1], str(x.dtype)) for v, x in arrays.items())
     if like is not None and views != like:
         raise DataError(f"the views are {views}, and the fit's are {like}", "give the same views in the same order")
-    scan = BatchScan(arrays, arrays)
+    scan = BatchScan(dict.fromkeys(arrays, "an array"), arrays)
     missing = np.column_stack([scan.views[v].add(x) for v, x in arrays.items()])
     scan.add(0, 0, ~missing, range(rows))
     scan.refuse(True)

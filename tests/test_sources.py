@@ -332,10 +332,10 @@ def test_text_and_noise_named_as_an_array(tmp_path, suffix):
     refused(path, r"but data that begins with b'\\x00\\x01\\x02\\xff'")
 
 
-@pytest.mark.parametrize("name", ["x.parquet", "x.csv.gz", "x"])
+@pytest.mark.parametrize("name", ["x.feather", "x.csv.gz", "x"])
 def test_unknown_suffix(tmp_path, name):
     (tmp_path / name).write_text("data")
-    refused(tmp_path / name, r"but a source is one of \.npy, \.npz, \.csv, \.tsv, \.zarr\nConvert it")
+    refused(tmp_path / name, r"but a source is one of \.npy, .*, \.zarr\nConvert it")
 
 
 def test_a_pipe_is_refused(tmp_path):
@@ -603,7 +603,7 @@ def test_scipy_file_without_a_part(tmp_path):
         ('1,2\n"3,4\n', r"line \d: unexpected end of data\nCheck the quotes"),
         ("0,1,2\n5,5,5\n", r"line 1 counts 0, 1, 2, …, which may be column numbers or a sample\nDrop"),
         (",0,1\n0,5,5\n", "line 1 counts 0, 1, 2"),
-        (",a,b\n0,5,5\n", r"line 1: the first column has no name.*\n.*index=False"),
+        ("c,1,2\nd,5,5\n", "line 1 begins with text and goes on with numbers"),
     ],
 )
 def test_csv_errors_name_the_line(tmp_path, text, match):
@@ -618,8 +618,24 @@ def test_csv_that_is_not_utf_8(tmp_path):
     refused(tmp_path / "x.csv", "is not a text table but UTF-16 text")
 
 
-def test_csv_view_takes_no_key(tmp_path, table):
-    refused(f"{csv_header(tmp_path, table)}:a", r"asks for one column, but a view takes all columns")
+def test_csv_view_by_column_or_prefix(tmp_path):
+    (tmp_path / "x.csv").write_text("a_1,b,a_2\n1,2,3\n4,5,6\n")
+    for key, expected in (("a_*", [[1, 3], [4, 6]]), ("a_", [[1, 3], [4, 6]]), ("b", [[2], [5]])):
+        np.testing.assert_array_equal(blocks_of(f"{tmp_path / 'x.csv'}:{key}", 1), expected)
+    refused(f"{tmp_path / 'x.csv'}:c", "has no 'c'; it holds a_1, b, a_2")
+
+
+@pytest.mark.parametrize("text", ["id,a,b\nu,1,2\nv,3,4\n", ",a,b\nu,1,2\nv,3,4\n", ",0,1\nu,1,2\nv,3,4\n"])
+def test_csv_whose_first_column_names_the_rows(tmp_path, text):
+    (tmp_path / "x.csv").write_text(text)
+    np.testing.assert_array_equal(blocks_of(tmp_path / "x.csv", 1), [[1, 2], [3, 4]])
+    assert open_source(str(tmp_path / "x.csv")).ids().tolist() == ["u", "v"]
+
+
+def test_csv_row_numbers_are_neither_features_nor_ids(tmp_path):
+    (tmp_path / "x.csv").write_text(",a,b\n0,5,6\n1,7,8\n")
+    np.testing.assert_array_equal(blocks_of(tmp_path / "x.csv", 1), [[5, 6], [7, 8]])
+    assert open_source(str(tmp_path / "x.csv")).ids() is None
 
 
 # Zarr

@@ -4,8 +4,15 @@
 |---|---|---|
 | .npy | the array | none |
 | .npz | an array; CSR parts KEY_data, KEY_indices, KEY_indptr, KEY_shape; a scipy.sparse file | the array |
-| .csv, .tsv | all columns | for ids and labels: the column |
+| .csv, .tsv | columns of numbers | a column, or what the columns' names begin with |
+| .parquet, .pq | a column of lists, or columns of numbers | likewise |
+| .h5ad, .h5mu, their Zarr forms | X, layers/L, obsm/O, raw/X; a modality before it | that; for labels obs/COLUMN |
+| .h5, .hdf5 | a dataset | the dataset's path in the file |
+| .mat | a matrix | X, S.X or X{1}, with ' at its end where columns are samples |
+| .nc, .nc4, .netcdf | a variable | its name |
 | Zarr folder | an array | the array's path in the store |
+
+A folder that holds Parquet files, and a pattern such as parts/*.parquet, is one table of many files.
 
 PATH may be an s3:// URL of a .npy file or a Zarr store.
 """
@@ -20,26 +27,46 @@ import numpy as np
 
 from aweigh.io.errors import DataError, UsageError
 from aweigh.io.names import scheme
-from aweigh.io.sources import csv, npy, npz, zarr_array
+from aweigh.io.sources import anndata, csv, hdf5, matlab, netcdf, npy, npz, parquet, zarr_array
 from aweigh.io.sources.base import Source
 from aweigh.io.sources.failures import no_file
 
-__all__ = ["Source", "open_column", "open_source", "split_spec"]
+__all__ = ["Source", "column_ids", "open_column", "open_source", "split_spec"]
+
+
+def no_ids(path: str, key: str | None) -> None:
+    """None, for the formats whose columns come without ids."""
 
 
 class Format(NamedTuple):
-    """How a format opens a view and a column, both from a path and a key."""
+    """How a format opens a view, a column, and the ids that a column comes with, all from a path and a key."""
 
     view: Callable[[str, str | None], Source]
     column: Callable[[str, str | None], np.ndarray]
+    ids: Callable[[str, str | None], np.ndarray | None] = no_ids
 
 
 ZARR = Format(zarr_array.open_view, zarr_array.open_column)
+ANNDATA = Format(anndata.open_view, anndata.open_column, anndata.column_ids)
+PARQUET = Format(parquet.open_view, parquet.open_column, parquet.column_ids)
+TEXT = Format(csv.open_view, csv.open_column, csv.column_ids)
+HDF5 = Format(hdf5.open_view, hdf5.open_column)
+NETCDF = Format(netcdf.open_view, netcdf.open_column)
 FORMATS = {
     ".npy": Format(npy.open_view, npy.open_column),
     ".npz": Format(npz.open_view, npz.open_column),
-    ".csv": Format(csv.open_view, csv.open_column),
-    ".tsv": Format(csv.open_view, csv.open_column),
+    ".csv": TEXT,
+    ".tsv": TEXT,
+    ".parquet": PARQUET,
+    ".pq": PARQUET,
+    ".h5ad": ANNDATA,
+    ".h5mu": ANNDATA,
+    ".h5": HDF5,
+    ".hdf5": HDF5,
+    ".mat": Format(matlab.open_view, matlab.open_column),
+    ".nc": NETCDF,
+    ".nc4": NETCDF,
+    ".netcdf": NETCDF,
     ".zarr": ZARR,
 }
 STREAMED = (".npy", ".zarr")
@@ -55,6 +82,12 @@ def open_column(spec: str) -> np.ndarray:
     """The ids or labels that PATH or PATH:KEY means: one dimension of int64, float64, bool or str."""
     path, key = split_spec(spec)
     return format_of(path).column(path, key)
+
+
+def column_ids(spec: str) -> np.ndarray | None:
+    """The ids that the ids or labels of PATH or PATH:KEY come with, None where they come without."""
+    path, key = split_spec(spec)
+    return format_of(path).ids(path, key)
 
 
 def split_spec(spec: str) -> tuple[str, str | None]:
@@ -95,7 +128,7 @@ def suffix_of(path: str) -> str:
 
 
 def format_of(path: str) -> Format:
-    """The format of a path: Zarr for a folder and for what lies below a .zarr, else what its suffix says.
+    """The format of a path: what a folder holds, Zarr for what lies below a .zarr, else what its suffix says.
 
     In a bucket, a .npy file or else Zarr.  UsageError for other URLs, and for those with credentials.
     """
@@ -108,7 +141,7 @@ def format_of(path: str) -> Format:
     if kind:
         return FORMATS.get(suffix_of(path), ZARR)
     if os.path.isdir(path):
-        return ZARR
+        return ANNDATA if anndata.is_anndata(path) else PARQUET if parquet.is_table(path) else ZARR
     if suffix_of(path) in FORMATS:
         return FORMATS[suffix_of(path)]
     if ".zarr/" in path.lower():

@@ -133,7 +133,7 @@ def check_column(shape: Sequence[int], dtype: np.dtype, name: str) -> None:
         raise DataError(
             f"{name} has 0 rows, but ids and labels are one value a sample", "Check how the file was written."
         )
-    if dtype.kind not in "biufUS":
+    if dtype.kind not in "biufUST":
         raise DataError(
             f"{name} holds {kind_of(dtype)}, but ids and labels are numbers, bools or strings",
             "Convert it, for example with x.astype(str), and save it again; objects are never unpickled.",
@@ -146,6 +146,8 @@ def as_column(values: np.ndarray, name: str) -> np.ndarray:
     values, kind = values.reshape(-1), values.dtype.kind
     if kind in "bU":
         return values.astype(values.dtype.newbyteorder("="))
+    if kind == "T":
+        return values
     if kind == "f":
         return values.astype(np.float64)
     if kind == "S":

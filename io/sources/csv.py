@@ -4,7 +4,7 @@ import csv
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from aweigh.io.sources.failures import (
     shown,
 )
 from aweigh.io.sources.files import checked_file
+from aweigh.io.sources.tables import chosen
 
 Record = tuple[int, list[str]]
 
@@ -30,12 +31,21 @@ MISSING_WORDS = {"na", "n/a", "null", "none", "?", "-"}
 
 @dataclass(frozen=True)
 class CsvSource:
-    """A view in a text table; delivered as float64, since text does not say how precise it is."""
+    """A view in columns `at` of a text table; delivered as float64, since text does not say how precise it is.
+
+    `named`: the first column names the rows and belongs to no view, whose columns are the others.
+    """
 
     path: str
     header: tuple[str, ...] | None
     rows: int
-    columns: int
+    width: int
+    at: tuple[int, ...]
+    named: bool = False
+
+    @property
+    def columns(self) -> int:
+        return len(self.at)
 
     @property
     def dtype(self) -> np.dtype:
@@ -44,6 +54,17 @@ class CsvSource:
     def describe(self) -> str:
         return described(self, self.path)
 
+    def without(self, names: frozenset[str]) -> "CsvSource":
+        left = tuple(at for at in self.at if self._name(at) not in names)
+        named = self.named and self._name(0) not in names
+        if not left:
+            raise DataError(f"{self.path} has no column left for the view", "Name the columns with PATH:PREFIX.")
+        return replace(self, at=left, named=named)
+
+    def ids(self) -> np.ndarray | None:
+        """The rows' names in the first column; None where there are none, or they only count."""
+        return row_names(self)
+
     def blocks(self, rows_per_block: int) -> Iterator[np.ndarray]:
         bounds = block_bounds(self.rows, rows_per_block)
         body = records(self.path, skip=self.header is not None)
@@ -51,9 +72,9 @@ class CsvSource:
             block = np.empty((stop - start, self.columns))
             for row in block:
                 line, cells = next(body, (0, []))
-                if len(cells) != self.columns:
+                if len(cells) != self.width:
                     raise changed(self.path)
-                row[:] = self._numbers(line, cells)
+                row[:] = self._numbers(line, [cells[at] for at in self.at])
             if stop == self.rows and next(body, None) is not None:
                 raise changed(self.path)
             yield block
@@ -65,7 +86,11 @@ class CsvSource:
                 return list(map(float, cells))
         except ValueError:
             pass
-        return [self._number(line, at, cell) for at, cell in enumerate(cells)]
+        return [self._number(line, at, cell) for at, cell in zip(self.at, cells, strict=True)]
+
+    def _name(self, at: int) -> str:
+        """The name of a column: its number, counted from 1, where there is no header."""
+        return self.header[at] if self.header else str(at + 1)
 
     def _number(self, line: int, at: int, cell: str) -> float:
         try:
@@ -80,32 +105,58 @@ class CsvSource:
 
 
 def open_view(path: str, key: str | None) -> CsvSource:
-    """The view made of all columns of a text table."""
+    """The view made of the columns that KEY means, or of all but one that names the rows."""
     table = scanned(path)
     if key is not None:
-        raise DataError(
-            f"{path}:{shown(key)} asks for one column, but a view takes all columns of a text table",
-            f"Give {path} alone, or write the columns of this view to a file of their own.",
-        )
-    if table.header and table.columns > 1 and not table.header[0]:
-        raise DataError(
-            f"{path}, line 1: the first column has no name, as row numbers have, which are not a feature",
-            "Write the file without it (pandas: index=False, R: row.names=FALSE), or name the column.",
-        )
-    return table
+        return replace(table, at=tuple(chosen(path, names_of(table), key)))
+    if not table.named:
+        return table
+    return replace(table, at=table.at[1:])
+
+
+def column_ids(path: str, key: str | None) -> np.ndarray | None:
+    """The rows' names that a column comes with."""
+    table = scanned(path)
+    return None if key == names_of(table)[0] else row_names(table)
+
+
+def row_names(table: CsvSource) -> np.ndarray | None:
+    """The cells of the first column where it names the rows, but not where they have no name and are numbers."""
+    if not table.named:
+        return None
+    name, values = names_of(table)[0], column(table, 0)
+    if not name:
+        return values if values.dtype.kind == "U" else None
+    for row, cell in enumerate(map(str, values)):
+        if not is_text(cell):
+            raise DataError(
+                f"{table.path}, column 1 ({shown(name)}) names the rows with text, but row {row} (counted from 0) has "
+                f"{shown(cell)!r}",
+                f"Correct the cells; where these are ids all the same, say so: --ids {table.path}:{shown(name)}.",
+            )
+    return values
+
+
+def names_of(table: CsvSource) -> list[str]:
+    """The names of all columns."""
+    return list(table.header or map(str, range(1, table.width + 1)))
 
 
 def open_column(path: str, key: str | None) -> np.ndarray:
     """The ids or labels in the column KEY, a name or, where there is no header, a number from 1."""
     table = scanned(path)
-    names = list(table.header or map(str, range(1, table.columns + 1)))
+    names = names_of(table)
     key = only(path, "column", names, names) if key is None else key
     if names.count(key) > 1:
         raise DataError(f"{path} has {names.count(key)} columns {shown(key)!r}", "Give each a name of its own.")
     if key not in names:
         raise missing_key(path, key, names)
-    at = names.index(key)
-    return typed([cells[at] for _, cells in records(path, skip=table.header is not None)])
+    return column(table, names.index(key))
+
+
+def column(table: CsvSource, at: int) -> np.ndarray:
+    """The cells of a column."""
+    return typed([cells[at] for _, cells in records(table.path, skip=table.header is not None)])
 
 
 def scanned(path: str) -> CsvSource:
@@ -115,8 +166,12 @@ def scanned(path: str) -> CsvSource:
         raise not_a(path, "a text table", head)
     every = records(path)
     _, first = next(every, (0, []))
-    header = tuple(name.strip() for name in first) if is_header(first) else None
-    rows = sum(1 for _ in every) + (header is None and bool(first))
+    _, second = next(every, (0, []))
+    below = bool(second) and is_text(second[0])
+    header = None
+    if is_header(first) or (below and len(first) > 1 and first[0] == ""):
+        header = tuple(name.strip() for name in first)
+    rows = sum(1 for _ in every) + bool(second) + (header is None and bool(first))
     if rows == 0:
         raise DataError(
             f"{path} has 0 rows" + (" below its header" if header else ""),
@@ -127,7 +182,13 @@ def scanned(path: str) -> CsvSource:
             f"{path}, line 1 counts 0, 1, 2, …, which may be column numbers or a sample",
             "Drop column numbers (pandas: header=False), or put a line of column names above the data.",
         )
-    return CsvSource(path, header, rows, len(first))
+    named = header is not None and len(header) > 1 and (below or not header[0])
+    if named and is_text(first[0]) and any(map(is_value, first[1:])):
+        raise DataError(
+            f"{path}, line 1 begins with text and goes on with numbers, so it may be a sample or a line of names",
+            "Put a line of column names above the data.",
+        )
+    return CsvSource(path, header, rows, len(first), tuple(range(len(first))), named)
 
 
 def column_numbers(first: list[str]) -> list[str]:
@@ -197,9 +258,19 @@ def is_number(cell: str) -> bool:
     return True
 
 
+def is_value(cell: str) -> bool:
+    """Whether a cell is a number that is there."""
+    return is_number(cell) and bool(cell.strip()) and not math.isnan(number(cell))
+
+
+def is_text(cell: str) -> bool:
+    """Whether a cell is neither a number nor a word for a missing value."""
+    return not is_number(cell) and cell.strip().lower() not in MISSING_WORDS
+
+
 def is_header(cells: list[str]) -> bool:
     """Whether a first row names columns: some cell is neither a number nor a word for a missing value."""
-    return any(not is_number(cell) and cell.strip().lower() not in MISSING_WORDS for cell in cells)
+    return any(map(is_text, cells))
 
 
 def typed(cells: list[str]) -> np.ndarray:

@@ -14,7 +14,9 @@ import zarr.errors
 from aweigh.io.errors import DataError
 from aweigh.io.location import open_location
 from aweigh.io.names import scheme
+from aweigh.io.sources import netcdf
 from aweigh.io.sources.base import (
+    Source,
     as_column,
     block_bounds,
     check_column,
@@ -25,6 +27,7 @@ from aweigh.io.sources.base import (
 )
 from aweigh.io.sources.failures import missing_key, needless_key, no_file, only, reading, shown
 
+PACKED = {"_FillValue", "missing_value", "scale_factor", "add_offset"}
 HINT = "Check that zarr.open reads it; write or copy the store again where it does not."
 
 
@@ -66,9 +69,11 @@ class ZarrSource:
             yield piece.astype(self.dtype, copy=False)
 
 
-def open_view(path: str, key: str | None) -> ZarrSource:
-    """The view in a Zarr array, or in the only two-dimensional array of a group."""
+def open_view(path: str, key: str | None) -> Source:
+    """The view in a Zarr array, or in the only two-dimensional array of a group; decoded where xarray packed it."""
     name, array = find(path, key, 2, "two-dimensional array")
+    if PACKED & set(array.attrs) and not scheme(path):
+        return netcdf.packed_view(name, os.path.join(path, array.path) if array.path else path)
     check_view_shape(array.shape, name)
     view_dtype(np.dtype(array.dtype), name)
     return ZarrSource(name, array)
