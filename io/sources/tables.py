@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import Protocol, Self, runtime_checkable
 
-from aweigh.io.sources.base import Source
 from aweigh.io.sources.failures import missing_key
 
 
 @runtime_checkable
-class Table(Source, Protocol):
+class Table(Protocol):
     """A source in a table that may hold ids and labels beside the view."""
 
     def without(self, names: frozenset[str]) -> Self:
