@@ -12,7 +12,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -173,13 +172,14 @@ def _import(night: Night) -> tuple[list[str], list[str]]:
     with night.step("import"):
         for name, sources in _offers(night.config).items():
             twin, content = _known(night, name, sources)
-            if twin is not None:
+            if twin is None:
+                fresh.append(_import_one(night, name, sources, content).name)
+            else:
                 known.append(twin)
-                continue
-            batch = _import_one(night, name, sources, content)
-            fresh.append(batch.name)
-            entry = {"content": content.digest, "rows": content.rows, "stamp": _stamp(sources)}
-            night.remember(contents={**night.state["contents"], batch.name: entry})
+            batch = twin or fresh[-1]
+            if batch not in night.state["contents"]:  # nor where a night was cut off between import and note
+                entry = {"content": content.digest, "rows": content.rows, "stamp": _stamp(sources)}
+                night.remember(contents={**night.state["contents"], batch: entry})
     return fresh, known
 
 
@@ -433,26 +433,38 @@ def _report(night: Night, pending: dict[str, Any], told: dict[str, Any]) -> dict
         "archive": open_location(config.archive).path, "run": told["run"], "previous": pending["from"] or "",
         "night": pending["night"], "summary": json.dumps(told),
     }  # fmt: skip
-    words = [word.format(**values) for word in config.command]
     made: dict[str, Any] = {"file": config.report, "failed": None}
-    commands = [words] if words else []
     if config.report is not None:
-        own = [sys.executable, "-m", "aweigh.pipeline.cli", "report", values["archive"], "--run", told["run"]]
-        commands.insert(0, [*own, "-o", config.report])
-    for command in commands:
+        made["failed"] = _page(night, told["run"], config.report)
+    if config.command and not made["failed"]:
         night.held()
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        except OSError as error:
-            made["failed"] = f"{command[0]}: {error.strerror}"
-        else:
-            if done.returncode:
-                last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["it said nothing"]
-                made["failed"] = f"{command[0]} ended with {done.returncode}: {last[0]}"
-        if made["failed"]:
-            night.emit(Note(f"report: {made['failed']}", warning=True))
-            break
+        made["failed"] = _command([word.format(**values) for word in config.command])
+    if made["failed"]:
+        night.emit(Note(f"report: {made['failed']}", warning=True))
     return made
+
+
+def _page(night: Night, run: str, file: str) -> str | None:
+    """Write what `aweigh report` makes of a run; return what went wrong."""
+    from aweigh.pipeline import report
+
+    try:
+        report.write(night.archive, RunFolder(night.archive, run), file, night.runner, night.emit)
+    except AweighError as error:
+        return error.message
+    except Exception as error:
+        return f"unexpected {type(error).__name__}: {error}"
+    return None
+
+
+def _command(words: list[str]) -> str | None:
+    """Run a command without a shell; return what went wrong."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    except OSError as error:
+        return f"{words[0]}: {error.strerror}"
+    last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["it said nothing"]
+    return f"{words[0]} ended with {done.returncode}: {last[0]}" if done.returncode else None
 
 
 def _sweep(night: Night) -> None:

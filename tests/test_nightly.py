@@ -215,6 +215,33 @@ def test_the_report_hook_is_run_and_its_failure_told(tmp_path):
     assert latest_run(open_archive(tmp_path / "a.zarr")) == "night-00002"
 
 
+def test_the_report_shows_what_changed_since_the_night_before(tmp_path):
+    more = '[report]\nfile = "out/clusters.html"\ncommand = ["cp", "out/clusters.html", "page"]\n'
+    more = more.replace('"out', f'"{tmp_path}/out').replace('"page', f'"{tmp_path}/page')
+    for t in range(2):
+        put(tmp_path, f"d{t}", t)
+        told = night(tmp_path, more=more)
+        page = (tmp_path / "out" / "clusters.html").read_text()
+        assert (tmp_path / "page").read_text() == page
+        assert told["report"] == {"file": f"{tmp_path}/out/clusters.html", "failed": None}
+        assert f"night-{t + 1:05d}" in page
+        assert ("What changed since the last run" in page and "Run <b>night-00001</b> came before" in page) == (t == 1)
+    put(tmp_path, "d2", 2)
+    (tmp_path / "taken").touch()
+    with pytest.raises(nights.HookError, match=r"night-00003 is published, and its report failed: .*/taken"):
+        night(tmp_path, more=more.replace("out/", "taken/"))
+    assert latest_run(open_archive(tmp_path / "a.zarr")) == "night-00003"
+
+
+def test_what_an_interrupted_night_has_imported_is_read_once_more_and_no_more(tmp_path, monkeypatch):
+    put(tmp_path, "d0")
+    night(tmp_path)
+    (tmp_path / "a.zarr" / "nightly.json").unlink()
+    night(tmp_path)
+    monkeypatch.setattr(nights.contents, "of_sources", None)
+    assert night(tmp_path)["known"] == ["d0"]
+
+
 def refused(folder, words, more=""):
     """Assert that a night ends with exit code 3 and changes neither batches nor runs."""
     before = {n: b for n, b in everything(folder).items() if not n.endswith(".lock")}
