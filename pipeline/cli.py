@@ -687,35 +687,30 @@ def compare(archive: str, one: str, two: str, as_json: bool, debug: bool) -> Non
 @main.command()
 @click.argument("archive")
 @click.option("--run", metavar="NAME", help="The run; the latest otherwise.")
-@click.option("--to", "target", required=True, metavar="FILE", help="Where to write: a .csv file.")
+@click.option("--to", "target", required=True, metavar="FILE", help="Where to write; the suffix says the format.")
+@click.option("--embedding", is_flag=True, help="The rows of the embedding too.")
+@click.option("--name", metavar="NAME", default="aweigh", show_default=True, help="The column of an AnnData's obs.")
 @shared
-def export(archive: str, run: str | None, target: str, as_json: bool, debug: bool) -> None:
+def export(archive: str, run: str | None, target: str, embedding: bool, name: str, as_json: bool, debug: bool) -> None:
     """Write sample ids, labels and confidences of a run to FILE.
+
+    FILE is .csv, .parquet, or a dataset for xarray: .nc or a new .zarr. A .h5ad,
+    .h5mu or Zarr form of them that is there keeps what it holds, and gets the
+    labels as a column of obs, for the cells whose names are the samples' ids.
 
     \b
     Example:  aweigh export a.zarr --to clusters.csv
     """
     from aweigh.io.archive import open_archive
-    from aweigh.io.location import storage_errors
     from aweigh.io.runs import complete_run
-    from aweigh.pipeline import results
+    from aweigh.pipeline import export as exporting
 
-    if Path(target).suffix.lower() != ".csv":
-        raise UsageError(f"--to {target!r}: only .csv is written in this version", "give a name that ends in .csv")
+    exporting.writer_of(Path(target).resolve(), target)
     opened = open_archive(archive)
     folder = complete_run(opened, run)
-    with storage_errors(f"writing {target}"):
-        at = Path(target).resolve()
-        handle, partial = tempfile.mkstemp(dir=at.parent, prefix=f".{at.name}.", suffix=".partial", text=True)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="") as out:
-                rows = results.export_csv(opened, folder, out)
-            os.chmod(partial, 0o644)
-            os.replace(partial, at)
-        except BaseException:
-            os.unlink(partial)
-            raise
-    say(as_json, {"run": folder.name, "rows": rows, "file": str(at)}, f"{rows} rows written to {target}")
+    rows = exporting.export(exporting.Rows(opened, folder, embedding), target, name)
+    found = {"run": folder.name, "rows": rows, "file": str(Path(target).resolve())}
+    say(as_json, found, f"{rows} rows written to {target}")
 
 
 @main.command()

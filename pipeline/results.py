@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -78,20 +77,6 @@ def score(archive: Archive, run: RunFolder) -> dict[str, float]:
     return scores.scores(class_table(archive, run)[0])
 
 
-def export_csv(archive: Archive, run: RunFolder, out: TextIO) -> int:
-    """Write id, batch-ordered label and confidence of every row as CSV; return the number of rows.
-
-    Cells that a spreadsheet would run as a formula are quoted with an apostrophe.
-    """
-    writer, written = csv.writer(out, lineterminator="\n"), 0
-    writer.writerow(["id", "label", "confidence"])
-    for block in labelled(archive, run, batches_of(archive, run)):
-        ids = [_harmless(str(i)) for i in block.ids]
-        writer.writerows(zip(ids, block.labels.tolist(), (f"{c:.6g}" for c in block.confidence), strict=True))
-        written += len(ids)
-    return written
-
-
 def open_dataset(archive: Archive, batch: str, run: RunFolder | None = None) -> Any:
     """Return a batch as an xarray.Dataset, lazily read: its views, ids and labels, and a run's results beside them."""
     import xarray
@@ -102,13 +87,3 @@ def open_dataset(archive: Archive, batch: str, run: RunFolder | None = None) -> 
         return found
     made = xarray.open_zarr(store, group=f"{run.folder}/{batch}", consolidated=False, chunks=None)
     return found.merge(made)
-
-
-def _harmless(text: str) -> str:
-    """Return a cell that no spreadsheet runs: ids such as -5 stay numbers."""
-    if text[:1] in "=+-@\t\r" and text:
-        try:
-            float(text)
-        except ValueError:
-            return "'" + text
-    return text
