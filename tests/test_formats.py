@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 from aweigh.io.archive import BatchReader, open_archive
 from aweigh.io.errors import AweighError, DataError, UsageError
-from aweigh.io.sources import matlab5, open_column, open_source
+from aweigh.io.sources import matlab5, open_column, open_source, parquet
 from aweigh.io.sources.joined import gathered
 from aweigh.pipeline.cli import main
 
@@ -302,6 +302,20 @@ def test_null_lists_are_missing_rows(tmp_path, table):
     pq.write_table(pa.table({"x": pa.array(rows, pa.list_(pa.float32(), COLUMNS))}), tmp_path / "x.parquet")
     table[[0, 7]] = np.nan
     np.testing.assert_array_equal(blocks_of(open_source(str(tmp_path / "x.parquet")), 4), table)
+
+
+@pytest.mark.parametrize("rows_per_block", [1, 7, ROWS, ROWS + 5])
+def test_a_wide_row_group_is_read_in_strips(tmp_path, monkeypatch, rows_per_block):
+    wide = np.random.default_rng(2).normal(size=(ROWS, 11))
+    frame = pd.DataFrame(wide).rename(columns=str)
+    frame.to_parquet(tmp_path / "x.parquet", row_group_size=9)
+    monkeypatch.setattr(parquet, "LARGE", 0)
+    monkeypatch.setattr(parquet, "STRIP", 4)
+    np.testing.assert_array_equal(blocks_of(open_source(f"{tmp_path}/x.parquet"), rows_per_block), wide)
+    frame.loc[20, "9"] = np.nan
+    frame.convert_dtypes().to_parquet(tmp_path / "y.parquet", row_group_size=9)
+    given = frame.to_numpy()
+    np.testing.assert_array_equal(blocks_of(open_source(f"{tmp_path}/y.parquet"), rows_per_block), given)
 
 
 def test_ids_and_labels_in_the_view_s_own_table_are_no_features(tmp_path, table):

@@ -16,10 +16,11 @@ import numpy as np
 
 from aweigh.io.errors import DataError
 from aweigh.io.model import STRING
-from aweigh.io.sources.base import as_column, check_view_shape, described, regroup, view_dtype
+from aweigh.io.sources.base import as_column, block_bounds, check_view_shape, described, regroup, view_dtype
 from aweigh.io.sources.extras import needed
 from aweigh.io.sources.failures import changed, missing_key, not_a, only, reading, shown
 from aweigh.io.sources.files import checked_file
+from aweigh.io.sources.spool import spooled
 from aweigh.io.sources.tables import chosen
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 AGAIN = "Write it again, or copy it anew from where it is whole."
 BUFFER = 1 << 20
+STRIP = 32  # columns, each of which takes some 4 MB while it is read
+LARGE = 1 << 28  # bytes of a row group
 
 
 class Field(NamedTuple):
@@ -40,6 +43,9 @@ class Field(NamedTuple):
     is_list: bool = False
 
 
+Fields = tuple[Field, ...]
+
+
 @dataclass(frozen=True)
 class ParquetSource:
     """A view in one column of lists or several of numbers; a null list is a missing row."""
@@ -47,7 +53,7 @@ class ParquetSource:
     path: str
     files: tuple[str, ...]
     counts: tuple[int, ...]
-    fields: tuple[Field, ...]
+    fields: Fields
     index: str | None
 
     @property
@@ -78,26 +84,56 @@ class ParquetSource:
         return regroup(self._pieces(rows_per_block), min(rows_per_block, self.rows))
 
     def _pieces(self, rows_per_block: int) -> Iterator[np.ndarray]:
-        names = [field.name for field in self.fields]
         for file, count in zip(self.files, self.counts, strict=True):
             start = 0
             with opened(file) as parquet:
-                for batch in parquet.iter_batches(rows_per_block, columns=names):
-                    yield self._rows(batch, file, start)
-                    start += len(batch)
+                for group in range(parquet.num_row_groups):
+                    read = self._by_strips if self._is_large(parquet, group) else self._by_rows
+                    for piece in read(parquet, group, self.fields, file, start, rows_per_block):
+                        yield piece
+                        start += len(piece)
             if start != count:
                 raise changed(file)
 
-    def _rows(self, batch: "pa.RecordBatch", file: str, start: int) -> np.ndarray:
-        """The rows of a batch that begins in row start of a file."""
-        block, at = np.empty((len(batch), self.columns), self.dtype), 0
-        for field in self.fields:
-            where = f"{file}, column {shown(field.name)!r}"
-            values = plain(batch.column(field.name))
-            fill = vectors if field.is_list else numbers
-            block[:, at : at + field.width] = fill(values, field.width, self.dtype, where, start)
-            at += field.width
-        return block
+    def _is_large(self, parquet: "pq.ParquetFile", group: int) -> bool:
+        """Whether the pages that are read of all columns at once would take hundreds of megabytes."""
+        return len(self.fields) > STRIP and parquet.metadata.row_group(group).total_byte_size > LARGE
+
+    def _by_rows(
+        self, parquet: "pq.ParquetFile", group: int, fields: Fields, file: str, start: int, rows_per_block: int
+    ) -> Iterator[np.ndarray]:
+        """The rows of some columns of a row group, which begins in row start of a file."""
+        for batch in parquet.iter_batches(rows_per_block, [group], [field.name for field in fields]):
+            block, at = np.empty((len(batch), sum(field.width for field in fields)), self.dtype), 0
+            for field in fields:
+                where = f"{file}, column {shown(field.name)!r}"
+                values = plain(batch.column(field.name))
+                fill = vectors if field.is_list else numbers
+                block[:, at : at + field.width] = fill(values, field.width, self.dtype, where, start)
+                at += field.width
+            yield block
+            start += len(batch)
+
+    def _by_strips(
+        self, parquet: "pq.ParquetFile", group: int, fields: Fields, file: str, start: int, rows_per_block: int
+    ) -> Iterator[np.ndarray]:
+        """The same through a temporary file, in which a few columns at a time lie one after the other."""
+        rows = parquet.metadata.row_group(group).num_rows
+        with spooled(self.dtype, file) as spool:
+            strips, end = [], 0
+            for at in range(0, len(fields), STRIP):
+                done = 0
+                for piece in self._by_rows(parquet, group, fields[at : at + STRIP], file, start, rows_per_block):
+                    width = piece.shape[1]
+                    spool.write(end + done * width, piece)
+                    done += len(piece)
+                if done != rows:
+                    raise changed(file)
+                strips.append((end, width))
+                end += rows * width
+            for low, high in block_bounds(rows, rows_per_block):
+                parts = [spool.read(begin + low * width, (high - low) * width) for begin, width in strips]
+                yield np.concatenate([part.reshape(high - low, -1) for part in parts], axis=1)
 
     def _dtype_of(self, field: Field) -> np.dtype:
         if field.dtype is None:
