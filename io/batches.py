@@ -11,6 +11,7 @@ from aweigh.io import ids as ids_io
 from aweigh.io.archive import Archive, Path
 from aweigh.io.errors import AweighError
 from aweigh.io.incoming import Incoming, block_rows_for, check_sources, plan
+from aweigh.io.links import Linked
 from aweigh.io.location import Location, open_location
 from aweigh.io.model import Batch, View, ranges
 from aweigh.io.scan import BatchScan, exact_blocks, without_missing
@@ -30,6 +31,7 @@ def import_batch(
     ids: Any = None,
     labels: Any = None,
     block_rows: int | None = None,
+    link: bool = False,
     progress: Progress | None = None,
     accept: Callable[[Batch], None] | None = None,
 ) -> Batch:
@@ -37,8 +39,9 @@ def import_batch(
 
     views: {name: source}; rows that are all NaN in a view count as missing from it, and a view of the archive
     that is not given as missing from the whole batch. ids, labels: (rows,) integers or strings; by default
-    the ids number the archive's rows. progress: called with (rows done, rows) after each block. accept:
-    called with the batch before it is committed; what it raises keeps the batch out.
+    the ids number the archive's rows. link: the views stay in the Zarr stores where they lie, which must not
+    change any more; they are read once, to find missing rows. progress: called with (rows done, rows) after
+    each block. accept: called with the batch before it is committed; what it raises keeps the batch out.
     Raises DataError for data that cannot be clustered, BusyError where another import runs, StorageError
     where the disk is full or refuses; then the archive is as it was.
     """
@@ -55,7 +58,7 @@ def import_batch(
                 progress(done, of)
 
         archive = archives.open_or_create(location)
-        incoming = plan(archive, views, rows, name, ids, labels, block_rows)
+        incoming = plan(archive, views, rows, name, ids, labels, block_rows, link)
         # What lies under this name is not in the manifest: an import that was killed left it.
         location.delete(incoming.path)
         try:
@@ -80,7 +83,7 @@ def _discard(location: Location, incoming: Incoming) -> None:
 
 def _write(archive: Archive, incoming: Incoming, progress: Progress) -> Batch:
     dtypes = {name: ids_io.stored_dtype(values) for name, values in incoming.columns.items()}
-    shape = incoming.name, incoming.views, incoming.rows, incoming.block_rows, dtypes
+    shape = incoming.name, incoming.views, incoming.rows, incoming.block_rows, dtypes, incoming.links
     with BatchWriter(archive.location, *shape) as writer:
         scan = _stream(writer, incoming, not archive.batches, progress)
         return _sealed(incoming, scan, writer.finish())
@@ -100,6 +103,7 @@ def _sealed(incoming: Incoming, scan: BatchScan, digest: str) -> Batch:
         digest=digest,
         missing=missing,
         absent={name: ranges(blocks) for name, blocks in scan.absent.items()},
+        links=dict(incoming.links),
     )
 
 
@@ -109,12 +113,17 @@ def _stream(writer: BatchWriter, incoming: Incoming, first: bool, progress: Prog
     described = {name: source.describe() for name, source in incoming.sources.items()}
     scan = BatchScan(described, (view.name for view in incoming.views))
     streams = {name: exact_blocks(name, source, size) for name, source in incoming.sources.items()}
+    views = {view.name: view for view in incoming.views}
+    linked = {name: Linked(link, views[name], incoming.rows) for name, link in incoming.links.items()}
     for block in range(writer.blocks):
         start, stop = block * size, min((block + 1) * size, incoming.rows)
         present = np.zeros((stop - start, len(incoming.views)), bool)
         for column, view in enumerate(incoming.views):
             if view.name in streams:
-                present[:, column] = _write_view(writer, scan, view, block, next(streams[view.name]))
+                if view.name in linked:  # before its rows are read, so that no later change goes unseen
+                    writer.note(view.name, block, linked[view.name].stamp(start, stop))
+                stored = view.name not in linked
+                present[:, column] = _write_view(writer, scan, view, block, next(streams[view.name]), stored)
         columns = {name: ids_io.part(values, start, stop) for name, values in incoming.columns.items()}
         scan.add(block, start, present, columns["sample"])
         for name, values in {"present": present, **columns}.items():
@@ -126,10 +135,12 @@ def _stream(writer: BatchWriter, incoming: Incoming, first: bool, progress: Prog
     return scan
 
 
-def _write_view(writer: BatchWriter, scan: BatchScan, view: View, block: int, values: np.ndarray) -> np.ndarray:
+def _write_view(
+    writer: BatchWriter, scan: BatchScan, view: View, block: int, values: np.ndarray, stored: bool
+) -> np.ndarray:
     """Which rows of the block are there, bool (rows,)."""
     missing = scan.views[view.name].add(values)
-    if scan.good and not missing.all():
+    if stored and scan.good and not missing.all():
         whole = without_missing(values, missing).astype(view.dtype, copy=False)
         writer.write(view.name, block, whole, sample=values[~missing] if missing.any() else values)
     return ~missing

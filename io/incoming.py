@@ -9,7 +9,8 @@ import numpy as np
 from aweigh.io import ids as ids_io
 from aweigh.io.archive import Archive
 from aweigh.io.errors import DataError, UsageError
-from aweigh.io.model import Ids, View, check_name
+from aweigh.io.links import link_to, linked_block_rows
+from aweigh.io.model import Ids, Link, View, check_name
 from aweigh.io.sources.base import Source
 
 MIB = 1 << 20
@@ -42,6 +43,7 @@ class Incoming:
     ids: ids_io.Column
     bounds: Ids
     labels: np.ndarray | None
+    links: Mapping[str, Link]
 
     @property
     def path(self) -> str:
@@ -95,6 +97,7 @@ def plan(
     ids: np.ndarray | None,
     labels: np.ndarray | None,
     block_rows: int | None,
+    link: bool = False,
 ) -> Incoming:
     """The batch as this archive can take it; DataError where it contradicts what was committed before."""
     name = _free_name(archive) if name is None else name
@@ -110,8 +113,13 @@ def plan(
     ours: ids_io.Column = range(archive.rows, archive.rows + rows) if ids is None else ids
     ids_io.check_same_kind("ids", ids_io.kind(ours), archive.batches[0].ids.kind if archive.batches else None)
     bounds = ids_io.check_unique(ours, archive)
-    size = block_rows or block_rows_for(sum(view.row_bytes for view in views))
-    return Incoming(name, rows, archive.rows, min(size, rows), views, sources, ours, bounds, labels)
+    row_bytes = sum(view.row_bytes for view in views)
+    size = block_rows or block_rows_for(row_bytes)
+    found = {view: link_to(view, source) for view, source in sources.items()} if link else {}
+    if found:
+        size = linked_block_rows({view: chunk_rows for view, (_, chunk_rows) in found.items()}, rows, row_bytes, size)
+    links = {view: one for view, (one, _) in found.items()}
+    return Incoming(name, rows, archive.rows, min(size, rows), views, sources, ours, bounds, labels, links)
 
 
 def _free_name(archive: Archive) -> str:

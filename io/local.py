@@ -60,6 +60,15 @@ class LocalLocation:
         self.write(name, data)
         return hashlib.sha256(data).hexdigest()
 
+    def stamp(self, name: str) -> str | None:
+        """Its size and the time it was changed."""
+        with storage_errors(f"looking at {self._full(name)}"):
+            try:
+                found = os.stat(self._full(name))
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            return f"{found.st_size}-{found.st_mtime_ns}"
+
     def exists(self, name: str) -> bool:
         return os.path.exists(self._full(name))
 

@@ -44,6 +44,9 @@ class Location(Protocol):
         Raises ConflictError, and changes nothing, where another process was faster.
         """
 
+    def stamp(self, name: str) -> str | None:
+        """What changes when an object is written anew, without reading it; None where there is none."""
+
     def exists(self, name: str) -> bool:
         """Whether there is an object of this name, or any below it."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aweigh.io.errors import DataError, StorageError
-from aweigh.io.model import Batch, Ids, View, check_name
+from aweigh.io.model import Batch, Ids, Link, View, check_name
 
 __all__ = ["MANIFEST", "SCHEMA", "Batch", "Manifest", "View", "check_name", "decode", "encode"]
 
@@ -65,6 +65,7 @@ def _batch_entry(batch: Batch) -> dict[str, Any]:
             "missing": batch.missing[view.name],
             "chunks": batch.blocks,
             "absent": [list(pair) for pair in batch.absent[view.name]],
+            **({"link": batch.links[view.name]._asdict()} if view.name in batch.links else {}),
         }
         for view in batch.views
     }
@@ -85,6 +86,7 @@ def _batches(entries: list[dict[str, Any]], views: tuple[View, ...]) -> tuple[Ba
     for entry in entries:
         per_view = entry["views"]
         absent = {name: tuple((first, last) for first, last in value["absent"]) for name, value in per_view.items()}
+        links = {name: Link(**value["link"]) for name, value in per_view.items() if "link" in value}
         missing = {name: value["missing"] for name, value in per_view.items()}
         batches.append(
             Batch(
@@ -98,6 +100,7 @@ def _batches(entries: list[dict[str, Any]], views: tuple[View, ...]) -> tuple[Ba
                 entry["digest"],
                 missing,
                 absent,
+                links,
             )
         )
         start += entry["rows"]

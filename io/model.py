@@ -55,12 +55,24 @@ class Ids(NamedTuple):
     high: int | str
 
 
+class Link(NamedTuple):
+    """An array of another Zarr store that a view of a batch refers to: the store's path or URL, the array's in it."""
+
+    path: str
+    key: str
+    checksums: bool
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.key}" if self.key else self.path
+
+
 @dataclass(frozen=True)
 class Batch:
     """A committed batch: `rows` samples from global row `start` on, cut into blocks of `block_rows` rows.
 
     `missing` counts the rows that a view lacks; `absent` lists, as (first, last) pairs, a view's blocks that
-    are wholly missing and not stored; `views` are all the archive's views, in order.
+    are wholly missing and not stored; `views` are all the archive's views, in order; `links` names the views whose
+    rows lie in another store.
     """
 
     name: str
@@ -73,6 +85,7 @@ class Batch:
     digest: str
     missing: dict[str, int] = field(hash=False)
     absent: dict[str, Ranges] = field(hash=False)
+    links: dict[str, Link] = field(hash=False, default_factory=dict)
 
     @property
     def blocks(self) -> int:

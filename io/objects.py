@@ -89,6 +89,11 @@ class ObjectLocation:
                 return now
             raise conflict(self.path, name) from None
 
+    def stamp(self, name: str) -> str | None:
+        """Its size and entity tag."""
+        found = self._head(name)
+        return None if found is None else f"{found['size']}-{found['e_tag']}"
+
     def exists(self, name: str) -> bool:
         return (bool(name) and self._head(name) is not None) or any(True for _ in self.sizes(name))
 

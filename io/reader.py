@@ -6,6 +6,7 @@ import numpy as np
 import zarr
 
 from aweigh.io.errors import DataError, StorageError
+from aweigh.io.links import Linked
 from aweigh.io.location import open_location
 from aweigh.io.locks import storage_errors
 from aweigh.io.model import STRING, Batch, View, chunk_name
@@ -29,6 +30,7 @@ class BatchReader:
         self._store = CheckedStore(location.zarr_store(read_only=True), location.path)
         self._arrays: dict[str, zarr.Array[Any]] = {}
         self._checksums: dict[int, np.ndarray] = {}
+        self._links: dict[str, Linked] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BatchReader, (self.path, self.batch)
@@ -46,7 +48,7 @@ class BatchReader:
         start, stop = self.batch.block_range(block)
         if self.batch.is_absent(name, block):
             return np.zeros((stop - start, view.features), view.dtype)
-        return self._chunk(name, block)
+        return self._linked_rows(name, block) if name in self.batch.links else self._chunk(name, block)
 
     def rows(self, name: str, start: int, stop: int) -> np.ndarray:
         """Rows start to stop of a view, (stop - start, features); whole chunks are read."""
@@ -83,7 +85,11 @@ class BatchReader:
 
     def check_metadata(self, name: str) -> None:
         """StorageError where an array's metadata are missing, torn or not those that the manifest says."""
-        self._array(name)
+        self._linked(name) if name in self.batch.links else self._array(name)
+
+    def check_link(self, name: str, block: int) -> None:
+        """StorageError where the chunks that a linked view refers to have changed."""
+        self._linked(name).check(*self.batch.block_range(block), self._checksum(name, block))
 
     def _column(self, name: str, start: int, stop: int) -> np.ndarray:
         self._check_rows(start, stop)
@@ -114,6 +120,20 @@ class BatchReader:
         start, stop = self.batch.block_range(block)
         crc = self._checksum(name, block)
         return self._decode(name, chunk_name(self.batch.name, name, block), crc, slice(start, stop))
+
+    def _linked(self, name: str) -> Linked:
+        if name not in self._links:
+            self._links[name] = Linked(self.batch.links[name], self._view(name), self.batch.rows)
+        return self._links[name]
+
+    def _linked_rows(self, name: str, block: int) -> np.ndarray:
+        values = self._linked(name).read(*self.batch.block_range(block))
+        self.check_link(name, block)
+        if self.batch.missing[name]:
+            column = [view.name for view in self.batch.views].index(name)
+            values[~self.present(block)[:, column]] = 0
+        self.bytes_read[name] = self.bytes_read.get(name, 0) + values.nbytes
+        return values
 
     def _checksum(self, name: str, block: int) -> int:
         part, row = divmod(block, CHECKSUM_ROWS)

@@ -119,7 +119,10 @@ def _check_batch(archive: Archive, batch: Batch, report: Report) -> Iterator[int
             report.problems.append(_metadata_problem(error, batch, array))
         for block in range(batch.blocks):
             expected = None if checksums is None else int(checksums[block, column])
-            _check_chunk(archive, batch, array, block, expected, report)
+            if array not in batch.links:
+                _check_chunk(archive, batch, array, block, expected, report)
+            elif checksums is not None:
+                _check_link(reader, array, block, report)
             yield report.chunks
 
 
@@ -149,6 +152,16 @@ def _checksums(archive: Archive, batch: Batch, report: Report) -> np.ndarray | N
 def _metadata_problem(error: StorageError, batch: Batch, array: str) -> Problem:
     kind = error.kind if isinstance(error, DamageError) else "foreign"
     return Problem(kind, batch.name, array, None, f"{batch.path}/{array}/zarr.json")
+
+
+def _check_link(reader: BatchReader, array: str, block: int, report: Report) -> None:
+    """Note a block of a linked view whose chunks, in the other store, are not those that were linked."""
+    report.chunks += 1
+    try:
+        reader.check_link(array, block)
+    except StorageError:
+        link = reader.batch.links[array]
+        report.problems.append(Problem("foreign", reader.batch.name, array, block, str(link)))
 
 
 def _check_chunk(archive: Archive, batch: Batch, array: str, block: int, expected: int | None, report: Report) -> None:

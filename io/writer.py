@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -36,12 +37,13 @@ class BatchWriter:
         rows: int,
         block_rows: int,
         dtypes: dict[str, Any],
+        links: Collection[str] = (),
     ) -> None:
         self.location, self.name, self.rows, self.block_rows = location, name, rows, block_rows
         self.blocks = -(-rows // block_rows)
         self.views = {view.name: view for view in views}
         self.columns = (*self.views, "present", *dtypes)
-        self._dtypes = dtypes
+        self._dtypes, self._links = dtypes, links
         self._sizes = np.zeros((self.blocks, len(self.columns)), np.int64)
         self._checksums = np.zeros((self.blocks, len(self.columns)), np.uint32)
         self._arrays: dict[str, zarr.Array[Any]] = {}
@@ -64,11 +66,15 @@ class BatchWriter:
         at = block, self.columns.index(array)
         self._sizes[at], self._checksums[at] = self._store.written.pop(chunk_name(self.name, array, block))
 
+    def note(self, view: str, block: int, stamp: int) -> None:
+        """Note the stamp of one block of a linked view, which is not stored here."""
+        self._checksums[block, self.columns.index(view)] = stamp
+
     def finish(self) -> str:
         """The digest of the batch, once all that was written is counted and will outlast a power cut."""
         with self._errors():
             for name in self.columns:
-                if name not in self._arrays:
+                if name not in self._arrays and name not in self._links:
                     self._create(name, None)
             parts = -(-self.blocks // CHECKSUM_ROWS)
             shape = self._checksums.shape

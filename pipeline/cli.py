@@ -218,6 +218,7 @@ def main(ctx: click.Context) -> None:
 @click.option("--labels", metavar="SOURCE", help="True classes, for scoring only.")
 @click.option("--ids", multiple=True, metavar="[NAME=]SOURCE", help="Sample ids of all views, or of one; see above.")
 @click.option("--batch", metavar="NAME", help="Name of the new batch.")
+@click.option("--link", is_flag=True, help="Leave views in the Zarr stores they lie in.")
 @shared
 def import_(
     archive: str,
@@ -225,6 +226,7 @@ def import_(
     labels: str | None,
     ids: tuple[str, ...],
     batch: str | None,
+    link: bool,
     as_json: bool,
     debug: bool,
 ) -> None:
@@ -249,6 +251,9 @@ def import_(
     or whose index pandas stored; --ids NAME=SOURCE gives those of the view NAME (or of the labels: --ids
     labels=SOURCE), --ids SOURCE those of the rows of all views.
 
+    With --link, views that are Zarr arrays are read once and not copied.  They
+    must not change afterwards: a change is an error (exit code 6).
+
     \b
     Example:  aweigh import a.zarr --view image=img.npy --view text=txt.npz:emb
     Example:  aweigh import a.zarr --view x=a.parquet:pc_ --ids a.parquet:id
@@ -272,8 +277,11 @@ def import_(
         click.echo(f"view {name}: {source.describe()}", err=True)
     with Progress("import") as progress:
         done = import_batch(
-            archive, found.views, name=batch, ids=found.ids, labels=found.labels, progress=progress.update
+            archive, found.views, name=batch, ids=found.ids, labels=found.labels, link=link, progress=progress.update
         )
+    unchecked = [view for view, at in done.links.items() if not at.checksums]
+    if unchecked:
+        click.echo(f"linked without checksums: {', '.join(unchecked)}; a change shows by size and time only", err=True)
     missing = {v: n for v, n in done.missing.items() if n}
     value = {"batch": done.name, "samples": done.rows, "blocks": done.blocks, "missing": missing}
     say(

@@ -13,6 +13,7 @@ from aweigh.io.archive import Archive, Batch, BatchReader
 from aweigh.io.errors import DataError
 from aweigh.io.rows import ZarrRows
 from aweigh.io.runs import CONFIG, RunFolder
+from aweigh.io.sources import zarr_array
 
 
 class Labelled(NamedTuple):
@@ -78,11 +79,18 @@ def score(archive: Archive, run: RunFolder) -> dict[str, float]:
 
 
 def open_dataset(archive: Archive, batch: str, run: RunFolder | None = None) -> Any:
-    """Return a batch as an xarray.Dataset, lazily read: its views, ids and labels, and a run's results beside them."""
+    """Return a batch as an xarray.Dataset, lazily read: its views, ids and labels, and a run's results beside them.
+
+    Linked views are Dask arrays of the store in which they lie.
+    """
+    import dask.array
     import xarray
 
     store = archive.location.zarr_store()
     found = xarray.open_zarr(store, group=f"batches/{batch}", consolidated=False, chunks=None)
+    for view, link in archive.batch(batch).links.items():
+        array = zarr_array.find(link.path, link.key or None, 2, "two-dimensional array")[1]
+        found[view] = ("sample", f"feature_{view}"), dask.array.from_array(array, chunks=array.chunks)
     if run is None:
         return found
     made = xarray.open_zarr(store, group=f"{run.folder}/{batch}", consolidated=False, chunks=None)

@@ -278,6 +278,11 @@ class Job:
             "scaling": {
                 v: {"kind": s.kind, "reason": s.reason} for v, s in zip(self.source.views, fitted.scaling, strict=True)
             },
+            "linked_without_checksums": [
+                v
+                for v in self.source.views
+                if any(not b.links[v].checksums for b in self.source.batches if v in b.links)
+            ],
             "sizes": [int(n) for n in steps.sizes.rows],
             "numbers": [int(n) for n in fitted.numbers],
             "updated_from": self.earlier.folder.name if self.earlier else None,

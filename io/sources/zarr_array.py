@@ -39,6 +39,7 @@ class ZarrSource:
     """
 
     name: str
+    path: str
     array: zarr.Array[Any]
 
     @property
@@ -52,6 +53,11 @@ class ZarrSource:
     @property
     def dtype(self) -> np.dtype:
         return view_dtype(np.dtype(self.array.dtype), self.name)
+
+    @property
+    def chunk_rows(self) -> int:
+        """The rows that are stored together; all of them where the chunks are not alike."""
+        return chunk_rows(self.array) or self.rows
 
     def describe(self) -> str:
         return described(self, self.name)
@@ -76,7 +82,7 @@ def open_view(path: str, key: str | None) -> Source:
         return netcdf.packed_view(name, os.path.join(path, array.path) if array.path else path)
     check_view_shape(array.shape, name)
     view_dtype(np.dtype(array.dtype), name)
-    return ZarrSource(name, array)
+    return ZarrSource(name, path, array)
 
 
 def open_column(path: str, key: str | None) -> np.ndarray:
